@@ -1,0 +1,155 @@
+//! Every reason for which a packet, a connection or a request is not simply carried on.
+//!
+//! Data path, metrics, log lines, `routerctl` and the documentation all read these lists, so a reason has one
+//! name everywhere. Numbers of [`PacketReason`] are indexes into the per-CPU statistics map; append, never reorder.
+
+macro_rules! reasons {
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $label:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u32)]
+        pub enum $name { $($(#[doc = $doc])+ $variant,)+ }
+
+        impl $name {
+            /// Every reason, in the order of its number.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)+];
+            /// How many reasons there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The name used in metrics, logs and the control protocol.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $label,)+ }
+            }
+
+            /// One sentence for an operator.
+            pub const fn description(self) -> &'static str {
+                match self { $($name::$variant => concat!($($doc),+),)+ }
+            }
+
+            /// The number under which this reason is counted.
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why the packet path did what it did with a packet.
+    PacketReason {
+        /// Translated and sent to the other side.
+        Forwarded = "forwarded",
+        /// No flow has this tuple; the stack decides.
+        NoFlow = "no_flow",
+        /// Not an IPv4 packet.
+        NotIpv4 = "not_ipv4",
+        /// Not TCP.
+        NotTcp = "not_tcp",
+        /// Shorter than its headers say.
+        Truncated = "truncated",
+        /// An IPv4 header with options, or with an impossible length.
+        IpOptions = "ip_options",
+        /// A fragment: it may lack the ports that name its flow.
+        Fragment = "fragment",
+        /// A TCP header with an impossible data offset or malformed options.
+        BadTcpOptions = "bad_tcp_options",
+        /// The time to live has run out.
+        TtlExpired = "ttl_expired",
+        /// A pure acknowledgement of bytes in our socket's custody; our socket takes it.
+        CustodyAck = "custody_ack",
+        /// A retransmission of bytes that our socket has acknowledged and the other side has not.
+        CustodyRetransmit = "custody_retransmit",
+        /// A segment that starts inside the replaced head and ends behind it; the sender will send it again.
+        StraddlesHead = "straddles_head",
+        /// The flow's entry names a slot that is empty or belongs to another flow.
+        StaleSlot = "stale_slot",
+        /// The next hop has no link-layer address yet; the kernel resolves it.
+        NextHopUnresolved = "next_hop_unresolved",
+        /// The kernel refused a change to the packet.
+        WriteFailed = "write_failed",
+    }
+}
+
+reasons! {
+    /// Why a connection is relayed in user space instead of being handed off.
+    RelayReason {
+        /// The listener says `offload = "relay"`.
+        Configured = "configured",
+        /// Too short to be worth a handoff: it ended before any trigger was met.
+        Short = "short",
+        /// No kernel data path is loaded.
+        NoDatapath = "no_datapath",
+        /// The flow table has no free slot.
+        TableFull = "table_full",
+        /// A flow with one of these tuples exists already.
+        DuplicateKey = "duplicate_key",
+        /// The two sockets differ in an option that packets cannot be translated across.
+        OptionMismatch = "option_mismatch",
+        /// One side had already closed its direction.
+        HalfClosed = "half_closed",
+        /// Too many bytes were in custody: acknowledged by us and not yet by the other side.
+        Custody = "custody",
+        /// No route or next hop towards a peer is known.
+        NoRoute = "no_route",
+        /// The packet path does not carry this address family.
+        Family = "family",
+        /// The kernel refused access to socket state.
+        SocketState = "socket_state",
+        /// A map update failed.
+        MapUpdate = "map_update",
+    }
+}
+
+reasons! {
+    /// Why a connection or a request was refused, answered by the router itself, or closed.
+    RefuseReason {
+        /// The head breaks HTTP/1 syntax or is ambiguous between servers.
+        BadRequest = "bad_request",
+        /// Raw and normalised path would select different rules.
+        AmbiguousPath = "ambiguous_path",
+        /// CONNECT, authority-form or `*` outside OPTIONS.
+        MethodNotAllowed = "method_not_allowed",
+        /// The head did not arrive before the deadline.
+        HeaderTimeout = "header_timeout",
+        /// The request target is longer than 8 KiB.
+        UriTooLong = "uri_too_long",
+        /// The head is longer than the limit or has too many fields.
+        HeadTooLarge = "head_too_large",
+        /// The HTTP/2 connection preface on an HTTP/1 listener.
+        Http2Preface = "http2_preface",
+        /// A TLS handshake on an HTTP listener.
+        TlsOnHttp = "tls_on_http",
+        /// HTTP/0.9, which the listener does not allow.
+        Http09 = "http_0_9",
+        /// `Upgrade: h2c`.
+        H2cUpgrade = "h2c_upgrade",
+        /// The client closed or reset before its head was complete.
+        ClientGone = "client_gone",
+        /// A rule refuses this request.
+        Denied = "denied",
+        /// No instance of the selected pool can serve.
+        Unavailable = "unavailable",
+        /// Every instance that was tried refused the connection or timed out.
+        ConnectFailed = "connect_failed",
+        /// Too many heads are being read at once, in all or from this client.
+        TooManyHeads = "too_many_heads",
+        /// No source port is free towards the instance.
+        NoSourcePort = "no_source_port",
+        /// Too many open files or not enough memory.
+        OutOfResources = "out_of_resources",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_numbers_follow_the_order() {
+        for (number, reason) in PacketReason::ALL.iter().enumerate() {
+            assert_eq!(reason.index(), number);
+            assert!(!reason.description().is_empty());
+            assert_eq!(PacketReason::ALL.iter().filter(|other| other.name() == reason.name()).count(), 1);
+        }
+    }
+}

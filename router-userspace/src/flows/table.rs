@@ -1,0 +1,83 @@
+//! The flow table as the rest of the daemon sees it.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use router_common::abi::reason::RelayReason;
+
+use crate::core::session::Session;
+
+/// The two sockets of a relayed connection at a moment when the daemon holds no byte of either
+/// direction in user space, and what must still be sent once the flow entries exist.
+#[derive(Debug)]
+pub struct Handoff {
+    /// The accepted socket: client ↔ VIP.
+    pub client: OwnedFd,
+    /// The connected socket: our source address ↔ instance.
+    pub instance: OwnedFd,
+    /// Bytes that the daemon has read from the client socket and that are replaced by `to_instance`.
+    /// For a handoff in mid-stream both are empty.
+    pub consumed_head_len: usize,
+    /// The rewritten head and any surplus that was read behind it, to be sent to the instance
+    /// after the flow entries exist.
+    pub to_instance: Vec<u8>,
+    /// How many bytes of `to_instance` are surplus behind the head (they are unchanged client bytes).
+    pub surplus_len: usize,
+    /// Ends when the flow ends.
+    pub session: Session,
+    /// The rule that selected the pool, for `routerctl flows`.
+    pub rule: String,
+}
+
+/// One live flow as shown to operators.
+#[derive(Clone, Debug)]
+pub struct FlowInfo {
+    /// Slot in the flow array; unique while the flow lives.
+    pub id: u32,
+    pub client: SocketAddr,
+    pub vip: SocketAddr,
+    pub source: SocketAddr,
+    pub instance: SocketAddr,
+    /// Rule name; empty for a flow adopted from an earlier daemon.
+    pub rule: String,
+    pub age: Duration,
+    pub idle: Duration,
+    pub packets_to_instance: u64,
+    pub bytes_to_instance: u64,
+    pub packets_to_client: u64,
+    pub bytes_to_client: u64,
+    /// `custody` (sockets still open), `direct`, `closing` (FIN or RST seen).
+    pub state: FlowState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowState {
+    Custody,
+    Direct,
+    Closing,
+}
+
+/// What the proxy hands connections to, and what the control socket reads.
+pub trait FlowTable: Send + Sync {
+    /// Takes over a connection: inserts both entries, sends `to_instance`, and closes the sockets silently
+    /// once nothing is in custody. On refusal everything comes back
+    /// unharmed and no byte has been sent, so the caller relays and counts the reason.
+    fn hand_off(&self, handoff: Handoff) -> Result<(), (RelayReason, Handoff)>;
+
+    /// Live flows, in no particular order.
+    fn flows(&self) -> Vec<FlowInfo>;
+
+    /// Number of live flows.
+    fn len(&self) -> usize;
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Greatest number of flows.
+    fn capacity(&self) -> usize;
+
+    /// Packets and bytes by verdict and reason, as the kernel counted them: (reason name, packets).
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}

@@ -1,0 +1,15 @@
+//! The userspace half of the router.
+//!
+//! Rooms and the arrows between them (enforced by `cargo xtask check`):
+//! `core` imports nothing of ours; `config → core`; `proxy → core, flows`; `probe → core`;
+//! `flows → core::session, router-common`; `control → core, config, flows`;
+//! `cli → config, control::protocol`; `app` uses all, and nothing uses `app`.
+
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod core;
+pub mod flows;
+pub mod probe;
+pub mod proxy;
