@@ -3,8 +3,12 @@
 #[path = "build/toolchain.rs"]
 mod toolchain;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::{env, fs, process};
+
+use toolchain::{TARGET, Toolchain};
 
 fn main() {
     if let Err(message) = build() {
@@ -17,7 +21,7 @@ fn build() -> Result<(), String> {
     let manifest_dir = variable("CARGO_MANIFEST_DIR")?;
     let root = manifest_dir.parent().ok_or("the package lies outside of its workspace")?;
     let out_dir = variable("OUT_DIR")?;
-    for setting in toolchain::SETTINGS {
+    for setting in ["ROUTER_BPF_RUSTC", "ROUTER_BPF_CARGO", "ROUTER_BPF_LINKER"] {
         println!("cargo::rerun-if-env-changed={setting}");
     }
     for input in ["build.rs", "build", "../Cargo.lock"] {
@@ -41,7 +45,7 @@ fn build() -> Result<(), String> {
     let bpf_dir = target_dir.join("bpf");
     let arch =
         env::var("CARGO_CFG_TARGET_ARCH").map_err(|error| format!("CARGO_CFG_TARGET_ARCH: {error}"))?;
-    let mut command = toolchain.build(root, "router-ebpf", &bpf_dir, &arch);
+    let mut command = compile(&toolchain, root, &bpf_dir, &arch);
     let output = command
         .output()
         .map_err(|error| format!("cannot start {}: {error}", command.get_program().display()))?;
@@ -56,10 +60,46 @@ fn build() -> Result<(), String> {
         println!("cargo::warning=router-ebpf: {}", line.trim_start_matches("warning: "));
     }
 
-    let object = bpf_dir.join(toolchain::TARGET).join("release/router");
+    let object = bpf_dir.join(TARGET).join("release/router");
     fs::copy(&object, out_dir.join("router"))
         .map_err(|error| format!("cannot copy {}: {error}", object.display()))?;
     Ok(())
+}
+
+/// The command that builds the kernel programs into `target_dir`, for hosts of the architecture `arch`.
+fn compile(toolchain: &Toolchain, root: &Path, target_dir: &Path, arch: &str) -> Command {
+    let mut linker = OsString::from("-Clinker=");
+    linker.push(&toolchain.linker);
+    let mut flags = OsString::from(format!("--cfg=bpf_target_arch=\"{arch}\""));
+    // The instruction set of kernel 5.1 and later; BTF is what the loader and the verifier's log read.
+    for flag in
+        ["-Ctarget-cpu=v3", "-Cdebuginfo=2", "-Clink-arg=--btf"].map(OsString::from).iter().chain([&linker])
+    {
+        flags.push("\x1f");
+        flags.push(flag);
+    }
+    let mut command = Command::new(&toolchain.cargo);
+    toolchain::clean(&mut command)
+        .current_dir(root)
+        .args([
+            "build",
+            "--release",
+            "--target",
+            TARGET,
+            "--package",
+            "router-ebpf",
+            "--bins",
+            "--target-dir",
+        ])
+        .arg(target_dir)
+        .env("RUSTC", &toolchain.rustc)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_ENCODED_RUSTFLAGS", flags)
+        .stdin(Stdio::null());
+    if toolchain.build_core {
+        command.arg("-Zbuild-std=core");
+    }
+    command
 }
 
 fn variable(name: &str) -> Result<PathBuf, String> {

@@ -7,11 +7,10 @@
 //! 2. rustup's nightly with its `rust-src` component;
 //! 3. Debian's `rustc-web`, `cargo-web` and `libstd-rust-web-dev-bpf`.
 //!
-//! The linker is `bpf-linker` from `ROUTER_BPF_LINKER`, `target/tools/bin`, or `PATH`. Its LLVM must be at least
-//! as new as the compiler's.
+//! The linker is `bpf-linker` from `ROUTER_BPF_LINKER`, `target/tools/bin`, or `PATH`. It reads the compiler's LLVM
+//! bitcode, so its LLVM must be at least as new: a nightly that is too new for ours is passed over.
 
 use std::env;
-use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,8 +18,8 @@ use std::process::{Command, Stdio};
 /// The only target that the programs are built for: both the hosts and the kernels are little-endian.
 pub const TARGET: &str = "bpfel-unknown-none";
 
-/// Settings that choose a toolchain by hand; a change of any of them must rebuild.
-pub const SETTINGS: [&str; 3] = ["ROUTER_BPF_RUSTC", "ROUTER_BPF_CARGO", "ROUTER_BPF_LINKER"];
+/// The LLVM release that setup's `bpf-linker` in `target/tools` is built with.
+pub const LINKER_LLVM: u32 = 22;
 
 /// A compiler that can make BPF code, and the linker for it.
 #[derive(Clone, Debug)]
@@ -47,10 +46,12 @@ impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Missing::Compiler => f.write_str(
-                "no Rust compiler for BPF: neither rustup's nightly with rust-src nor Debian's rustc-web, \
-                 cargo-web and libstd-rust-web-dev-bpf",
+                "no Rust compiler for BPF, neither rustup's nightly with rust-src nor Debian's rustc-web, \
+                 cargo-web and libstd-rust-web-dev-bpf, with an LLVM that bpf-linker can read",
             ),
-            Missing::Setting(name, path) => write!(f, "{name} names {}, which does not run", path.display()),
+            Missing::Setting(name, path) => {
+                write!(f, "{name} names {}, which does not run: correct or unset it", path.display())
+            }
             Missing::Linker => {
                 f.write_str("no bpf-linker that runs, neither in target/tools/bin nor in PATH")
             }
@@ -60,16 +61,17 @@ impl fmt::Display for Missing {
 
 /// Finds a toolchain, or says everything that is missing. `tools` is `target/tools/bin`.
 pub fn find(tools: &Path) -> Result<Toolchain, Vec<Missing>> {
-    let compiler = find_compiler();
     let linker = find_linker(tools);
+    let ours = linker.as_ref().map_or(true, |linker| linker.starts_with(tools));
+    let compiler = find_compiler(if ours { LINKER_LLVM } else { u32::MAX });
     match (compiler, linker) {
         (Ok((rustc, cargo, build_core)), Ok(linker)) => Ok(Toolchain { rustc, cargo, linker, build_core }),
         (compiler, linker) => Err([compiler.err(), linker.err()].into_iter().flatten().collect()),
     }
 }
 
-/// The compiler, its cargo, and whether `core` must be built.
-fn find_compiler() -> Result<(PathBuf, PathBuf, bool), Missing> {
+/// The compiler, its cargo, and whether `core` must be built. A setting's compiler is taken at its word.
+fn find_compiler(newest_llvm: u32) -> Result<(PathBuf, PathBuf, bool), Missing> {
     if let Some(rustc) = env::var_os("ROUTER_BPF_RUSTC").map(PathBuf::from) {
         let cargo = match env::var_os("ROUTER_BPF_CARGO") {
             Some(cargo) => PathBuf::from(cargo),
@@ -87,12 +89,13 @@ fn find_compiler() -> Result<(PathBuf, PathBuf, bool), Missing> {
     if let Some(rustc) = nightly_rustc()
         && let Some(sysroot) = output(&rustc, &["--print", "sysroot"])
         && Path::new(&sysroot).join("lib/rustlib/src/rust/library/core").is_dir()
+        && llvm(&rustc).is_some_and(|llvm| llvm <= newest_llvm)
     {
         let cargo = rustc.with_file_name("cargo");
         return Ok((rustc, cargo, true));
     }
     let (rustc, cargo) = (PathBuf::from("/usr/bin/rustc"), PathBuf::from("/usr/bin/cargo"));
-    if has_core(&rustc) && runs(&cargo) {
+    if has_core(&rustc) && runs(&cargo) && llvm(&rustc).is_some_and(|llvm| llvm <= newest_llvm) {
         return Ok((rustc, cargo, false));
     }
     Err(Missing::Compiler)
@@ -100,6 +103,13 @@ fn find_compiler() -> Result<(PathBuf, PathBuf, bool), Missing> {
 
 fn nightly_rustc() -> Option<PathBuf> {
     output(Path::new("rustup"), &["which", "--toolchain", "nightly", "rustc"]).map(PathBuf::from)
+}
+
+/// The major release of the compiler's LLVM.
+fn llvm(rustc: &Path) -> Option<u32> {
+    let versions = output(rustc, &["-vV"])?;
+    let version = versions.lines().find_map(|line| line.strip_prefix("LLVM version: "))?;
+    version.split('.').next()?.parse().ok()
 }
 
 /// Whether a compiled `core` for BPF lies where this compiler looks for it.
@@ -157,35 +167,4 @@ pub fn clean(command: &mut Command) -> &mut Command {
         }
     }
     command
-}
-
-impl Toolchain {
-    /// The command that builds the binaries of `package` in the workspace at `root` into `target_dir`.
-    pub fn build(&self, root: &Path, package: &str, target_dir: &Path, arch: &str) -> Command {
-        let mut linker = OsString::from("-Clinker=");
-        linker.push(&self.linker);
-        let separator = "\x1f";
-        let mut flags = OsString::from(format!("--cfg=bpf_target_arch=\"{arch}\""));
-        // The instruction set of kernel 5.1 and later; BTF is what the loader and the verifier's log read.
-        for flag in ["-Ctarget-cpu=v3", "-Cdebuginfo=2", "-Clink-arg=--btf"] {
-            flags.push(separator);
-            flags.push(flag);
-        }
-        flags.push(separator);
-        flags.push(linker);
-
-        let mut command = Command::new(&self.cargo);
-        clean(&mut command)
-            .current_dir(root)
-            .args(["build", "--release", "--target", TARGET, "--package", package, "--bins", "--target-dir"])
-            .arg(target_dir)
-            .env("RUSTC", &self.rustc)
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("CARGO_ENCODED_RUSTFLAGS", flags)
-            .stdin(Stdio::null());
-        if self.build_core {
-            command.arg("-Zbuild-std=core");
-        }
-        command
-    }
 }
