@@ -121,6 +121,8 @@ reasons! {
         TlsOnHttp = "tls_on_http",
         /// HTTP/0.9, which the listener does not allow.
         Http09 = "http_0_9",
+        /// A version other than HTTP/1.0 and HTTP/1.1.
+        HttpVersion = "http_version",
         /// `Upgrade: h2c`.
         H2cUpgrade = "h2c_upgrade",
         /// The client closed or reset before its head was complete.

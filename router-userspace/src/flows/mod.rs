@@ -2,4 +2,5 @@
 //!
 //! `table` is the interface that the proxy and the control socket see; `kernel` is the only file that names aya.
 
+pub mod ports;
 pub mod table;

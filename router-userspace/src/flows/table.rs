@@ -7,6 +7,7 @@ use std::time::Duration;
 use router_common::abi::reason::RelayReason;
 
 use crate::core::session::Session;
+use crate::flows::ports::PortLease;
 
 /// The two sockets of a relayed connection at a moment when the daemon holds no byte of either
 /// direction in user space, and what must still be sent once the flow entries exist.
@@ -16,14 +17,18 @@ pub struct Handoff {
     pub client: OwnedFd,
     /// The connected socket: our source address ↔ instance.
     pub instance: OwnedFd,
-    /// Bytes that the daemon has read from the client socket and that are replaced by `to_instance`.
-    /// For a handoff in mid-stream both are empty.
+    /// How many bytes of the head the daemon has read from the client socket and not sent: all of `to_instance`
+    /// but its surplus replaces them. In mid-stream 0, with `to_instance` all surplus: the client's latest bytes,
+    /// read and not yet sent (often none).
     pub consumed_head_len: usize,
     /// The rewritten head and any surplus that was read behind it, to be sent to the instance
     /// after the flow entries exist.
     pub to_instance: Vec<u8>,
     /// How many bytes of `to_instance` are surplus behind the head (they are unchanged client bytes).
     pub surplus_len: usize,
+    /// The router's port that `instance` is bound to; returns to its queue when the flow ends. `None` if
+    /// the kernel chose the port.
+    pub source_port: Option<PortLease>,
     /// Ends when the flow ends.
     pub session: Session,
     /// The rule that selected the pool, for `routerctl flows`.
