@@ -1,1 +1,3 @@
-//! proxy
+//! Accepts connections, reads the first request, and carries it to the instance that the rules chose.
+
+pub mod http;
