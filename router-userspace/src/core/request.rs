@@ -40,6 +40,8 @@ pub struct Request<'a> {
     pub listener: &'a str,
     /// The client's address; never an IPv4-mapped IPv6 address.
     pub client: IpAddr,
+    /// Whether the client speaks TLS to the listener.
+    pub tls: bool,
     /// `None` on a listener that does not read HTTP.
     pub http: Option<HttpRequest<'a>>,
 }

@@ -2,23 +2,78 @@
 //!
 //! A connection holds a [`Session`] guard from the decision until its real end. A handed-off connection
 //! parks its guard in the flow table, whose sweep drops it when the flow ends; so no path can forget to count down.
+//!
+//! Workers decide at the same moment, so choosing an instance and beginning a session on it must be one step.
+//! The live count and the turn of the last choice share one atomic word: a worker reads the words, chooses, and
+//! claims by compare-exchange. If the word changed meanwhile, another worker was faster and it chooses again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bits of the word that hold the live count: up to 16.7 million sessions on one instance.
+const LIVE_BITS: u32 = 24;
+const LIVE_MASK: u64 = (1 << LIVE_BITS) - 1;
+
+/// What the counters of an instance said at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally(u64);
+
+impl Tally {
+    fn new(live: u32, turn: Turn) -> Self {
+        Self(turn.0 << LIVE_BITS | u64::from(live))
+    }
+
+    /// Sessions that were alive.
+    pub fn live(self) -> u32 {
+        (self.0 & LIVE_MASK) as u32
+    }
+
+    /// When the instance was last chosen.
+    pub fn last_chosen(self) -> Turn {
+        Turn(self.0 >> LIVE_BITS)
+    }
+}
+
+/// A number that grows by one with every choice among the same instances. It wraps after 2^40 choices, and
+/// is compared as a serial number (RFC 1982).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn(u64);
+
+impl Turn {
+    /// The turn of an instance that was never chosen.
+    pub const NEVER: Turn = Turn(0);
+
+    pub fn is_after(self, other: Turn) -> bool {
+        (self.0.wrapping_sub(other.0) << LIVE_BITS).cast_signed() > 0
+    }
+
+    pub fn latest(self, other: Turn) -> Turn {
+        if other.is_after(self) { other } else { self }
+    }
+
+    pub fn next(self) -> Turn {
+        Turn((self.0 + 1) & (u64::MAX >> LIVE_BITS))
+    }
+}
 
 /// Live counters of one instance. Shared by every snapshot that contains the instance, so that a
 /// reload keeps the counts.
 #[derive(Debug, Default)]
 pub struct InstanceCounters {
-    live: AtomicU32,
+    /// The instance's [`Tally`].
+    word: AtomicU64,
     total: AtomicU64,
-    last_chosen: AtomicU64,
 }
 
 impl InstanceCounters {
+    /// Live count and last choice, read together.
+    pub fn tally(&self) -> Tally {
+        Tally(self.word.load(Ordering::Acquire))
+    }
+
     /// Sessions that are alive now.
     pub fn live(&self) -> u32 {
-        self.live.load(Ordering::Relaxed)
+        self.tally().live()
     }
 
     /// Sessions begun since the daemon started.
@@ -26,19 +81,23 @@ impl InstanceCounters {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// The turn (a number that only grows) at which the instance was last chosen; 0 if never.
-    pub fn last_chosen(&self) -> u64 {
-        self.last_chosen.load(Ordering::Relaxed)
-    }
-
-    /// Records that the decision of turn `turn` chose this instance.
-    pub fn chosen(&self, turn: u64) {
-        self.last_chosen.fetch_max(turn, Ordering::Relaxed);
-    }
-
-    /// Begins a session; it ends when the guard is dropped.
+    /// Begins a session that no decision chose: a flow adopted from an earlier daemon.
     pub fn begin(self: &Arc<Self>) -> Session {
-        self.live.fetch_add(1, Ordering::Relaxed);
+        self.word.fetch_add(1, Ordering::AcqRel);
+        self.started()
+    }
+
+    /// Begins a session if nothing has changed since `seen`; `None` if another worker was faster.
+    pub fn claim(self: &Arc<Self>, seen: Tally, turn: Turn) -> Option<Session> {
+        if seen.0 & LIVE_MASK == LIVE_MASK {
+            return None;
+        }
+        let claimed = Tally::new(seen.live() + 1, turn);
+        self.word.compare_exchange(seen.0, claimed.0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        Some(self.started())
+    }
+
+    fn started(self: &Arc<Self>) -> Session {
         self.total.fetch_add(1, Ordering::Relaxed);
         Session { counters: Arc::clone(self) }
     }
@@ -52,6 +111,46 @@ pub struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.counters.live.fetch_sub(1, Ordering::Relaxed);
+        self.counters.word.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_counts_until_it_is_dropped() {
+        let counters = Arc::new(InstanceCounters::default());
+        let adopted = counters.begin();
+        let chosen = counters.claim(counters.tally(), Turn::NEVER.next()).unwrap();
+        assert_eq!((counters.live(), counters.total()), (2, 2));
+        drop(adopted);
+        drop(chosen);
+        assert_eq!((counters.live(), counters.total()), (0, 2));
+        assert_eq!(
+            counters.tally().last_chosen(),
+            Turn::NEVER.next(),
+            "an end does not forget the last choice"
+        );
+    }
+
+    #[test]
+    fn a_claim_fails_when_another_worker_was_faster_even_if_its_session_has_ended() {
+        let counters = Arc::new(InstanceCounters::default());
+        let seen = counters.tally();
+        drop(counters.claim(seen, Turn::NEVER.next()).unwrap());
+        assert_eq!(counters.live(), 0);
+        assert!(counters.claim(seen, Turn::NEVER.next()).is_none());
+    }
+
+    #[test]
+    fn turns_keep_their_order_when_the_number_wraps() {
+        let last = Turn(u64::MAX >> LIVE_BITS);
+        assert_eq!(last.next(), Turn(0));
+        assert!(last.next().is_after(last));
+        assert!(!last.is_after(last.next()));
+        assert_eq!(last.latest(last.next()), last.next());
+        assert!(!last.is_after(last));
     }
 }

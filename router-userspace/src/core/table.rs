@@ -1,0 +1,199 @@
+//! The routing table: everything that a decision reads, as one immutable snapshot. A change of the
+//! configuration builds a new table and swaps it in whole, so no request ever sees half of a change.
+
+use std::sync::Arc;
+
+use super::counters::Count;
+use super::health::{Observation, Transition};
+use super::pool::{Instance, InstanceId, Method, OnUnavailable, Pool, PoolId};
+use super::rules::Match;
+
+/// What a rule does with the requests that it selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// An instance of this pool serves.
+    Pool(PoolId),
+    /// The request is answered with this HTTP status, 400–599; without HTTP the connection is reset.
+    Deny { status: u16 },
+}
+
+/// `if condition then action`. The order of rules is the order of their importance.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub name: String,
+    /// A disabled rule is skipped.
+    pub enabled: bool,
+    pub condition: Match,
+    pub action: Action,
+    /// Overrides the pool's.
+    pub on_unavailable: Option<OnUnavailable>,
+    /// Overrides the pool's.
+    pub method: Option<Method>,
+    /// Requests that the rule selected.
+    pub hits: Arc<Count>,
+}
+
+/// The rule that is always true and always last.
+#[derive(Clone, Debug, Default)]
+pub struct DefaultRule {
+    /// Instances of all these pools are candidates. Empty in [`RoutingTable::new`] means every pool.
+    pub pools: Vec<PoolId>,
+    /// If `None` and there is exactly one pool, the pool's.
+    pub on_unavailable: Option<OnUnavailable>,
+    /// If `None`, the first pool's.
+    pub method: Option<Method>,
+    pub hits: Arc<Count>,
+}
+
+/// A rule of one routing table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleRef {
+    /// Its place in [`RoutingTable::rules`].
+    Rule(usize),
+    Default,
+}
+
+/// The default rule's name in reports.
+pub const DEFAULT_RULE_NAME: &str = "default";
+
+/// Why a table cannot be built. The configuration reports these with their places before it comes to this.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    #[error("rule {rule:?} names pool number {pool}, but there are only {pools} pools")]
+    UnknownPool { rule: String, pool: u16, pools: usize },
+    #[error("more than 65535 {0}")]
+    TooMany(&'static str),
+}
+
+/// An immutable snapshot of rules, pools and instances.
+#[derive(Clone, Debug)]
+pub struct RoutingTable {
+    rules: Vec<Rule>,
+    default_rule: DefaultRule,
+    pools: Vec<Pool>,
+    group: Option<String>,
+}
+
+impl RoutingTable {
+    /// `group` is this router's own load balancing group.
+    pub fn new(
+        rules: Vec<Rule>,
+        mut default_rule: DefaultRule,
+        pools: Vec<Pool>,
+        group: Option<String>,
+    ) -> Result<Self, TableError> {
+        let limit = usize::from(u16::MAX);
+        if pools.len() > limit {
+            return Err(TableError::TooMany("pools"));
+        }
+        if pools.iter().any(|pool| pool.instances.len() > limit) {
+            return Err(TableError::TooMany("instances in one pool"));
+        }
+        let named = rules.iter().filter_map(|rule| match rule.action {
+            Action::Pool(pool) => Some((rule.name.as_str(), pool)),
+            Action::Deny { .. } => None,
+        });
+        let by_default = default_rule.pools.iter().map(|&pool| (DEFAULT_RULE_NAME, pool));
+        if let Some((rule, pool)) =
+            named.chain(by_default).find(|(_, pool)| usize::from(pool.0) >= pools.len())
+        {
+            return Err(TableError::UnknownPool { rule: rule.to_owned(), pool: pool.0, pools: pools.len() });
+        }
+        if default_rule.pools.is_empty() {
+            default_rule.pools = (0..pools.len()).map(|index| PoolId(index as u16)).collect();
+        }
+        Ok(Self { rules, default_rule, pools, group })
+    }
+
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    pub fn default_rule(&self) -> &DefaultRule {
+        &self.default_rule
+    }
+
+    pub fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+
+    /// This router's own load balancing group.
+    pub fn group(&self) -> Option<&str> {
+        self.group.as_deref()
+    }
+
+    /// # Panics
+    /// If `id` is from another table.
+    pub fn pool(&self, id: PoolId) -> &Pool {
+        &self.pools[usize::from(id.0)]
+    }
+
+    /// # Panics
+    /// If `id` is from another table.
+    pub fn instance(&self, id: InstanceId) -> &Instance {
+        &self.pool(id.pool).instances[usize::from(id.index)]
+    }
+
+    /// Every instance of every pool.
+    pub fn instances(&self) -> impl Iterator<Item = (InstanceId, &Pool, &Instance)> {
+        self.pools.iter().zip(0..).flat_map(|(pool, number)| {
+            let ids = (0..).map(move |index| InstanceId { pool: PoolId(number), index });
+            pool.instances.iter().zip(ids).map(move |(instance, id)| (id, pool, instance))
+        })
+    }
+
+    /// The rule's name, for logs and reports.
+    pub fn rule_name(&self, rule: RuleRef) -> &str {
+        match rule {
+            RuleRef::Rule(index) => &self.rules[index].name,
+            RuleRef::Default => DEFAULT_RULE_NAME,
+        }
+    }
+
+    /// How many requests the rule selected. The proxy adds one for each request, however often it retries.
+    pub fn hits(&self, rule: RuleRef) -> &Count {
+        match rule {
+            RuleRef::Rule(index) => &self.rules[index].hits,
+            RuleRef::Default => &self.default_rule.hits,
+        }
+    }
+
+    /// The pools whose instances serve the rule; none if it denies.
+    pub fn pools_of(&self, rule: RuleRef) -> &[PoolId] {
+        match rule {
+            RuleRef::Rule(index) => match &self.rules[index].action {
+                Action::Pool(pool) => std::slice::from_ref(pool),
+                Action::Deny { .. } => &[],
+            },
+            RuleRef::Default => &self.default_rule.pools,
+        }
+    }
+
+    /// Takes in what a check or a connection showed about an instance; returns the change if there is one.
+    pub fn observe(&self, id: InstanceId, seen: Observation, now: std::time::Instant) -> Option<Transition> {
+        self.instance(id).status.observe(self.pool(id.pool).check.as_ref(), seen, now)
+    }
+
+    /// Takes over live state from the table that this one replaces: sessions, health and admin state of instances
+    /// with the same pool, name and address, and hits of rules with the same name. A state that the operator set at
+    /// run time stays, unless the configuration now asks for another one than before.
+    pub fn carry_over(&mut self, previous: &RoutingTable) {
+        for pool in &mut self.pools {
+            let Some(old) = previous.pools.iter().find(|old| old.name == pool.name) else { continue };
+            for instance in &mut pool.instances {
+                let same = |old: &&Instance| old.name == instance.name && old.address == instance.address;
+                let Some(before) = old.instances.iter().find(same) else { continue };
+                instance.status = Arc::clone(&before.status);
+                if instance.state != before.state {
+                    instance.status.set_admin(instance.state);
+                }
+            }
+        }
+        for rule in &mut self.rules {
+            if let Some(old) = previous.rules.iter().find(|old| old.name == rule.name) {
+                rule.hits = Arc::clone(&old.hits);
+            }
+        }
+        self.default_rule.hits = Arc::clone(&previous.default_rule.hits);
+    }
+}
