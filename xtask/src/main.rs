@@ -3,7 +3,12 @@
 #[path = "../../router-userspace/build/toolchain.rs"]
 mod toolchain;
 
+#[path = "../../tests/support/lab/mod.rs"]
+#[allow(dead_code, reason = "the tests use more of the lab")]
+mod topology;
+
 mod build;
+mod lab;
 mod progress;
 mod setup;
 mod workspace;
@@ -31,6 +36,11 @@ enum Command {
         #[arg(long)]
         release: bool,
     },
+    /// Raise and take down the lab, and run commands on its hosts.
+    Lab {
+        #[command(subcommand)]
+        action: lab::Action,
+    },
 }
 
 fn main() -> ExitCode {
@@ -47,5 +57,6 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Setup => setup::run(),
         Command::Build { release } => build::run(release),
+        Command::Lab { action } => lab::run(action),
     }
 }

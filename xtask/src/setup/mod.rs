@@ -18,7 +18,8 @@ pub enum For {
 }
 
 /// A program that the lab runs, and the Debian package that brings it.
-const LAB_PROGRAMS: [(&str, &str); 14] = [
+const LAB_PROGRAMS: [(&str, &str); 15] = [
+    ("ping", "iputils-ping"),
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("nsenter", "util-linux"),
