@@ -1,9 +1,63 @@
-#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+//! The kernel programs: entry points of a few lines each. The packet's route itself is `router_common::path`.
 
-#[cfg(not(target_arch = "bpf"))]
-fn main() {}
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+#![cfg_attr(
+    target_arch = "bpf",
+    feature(core_intrinsics, adt_const_params),
+    allow(internal_features, incomplete_features)
+)]
+
+#[cfg(target_arch = "bpf")]
+mod egress;
+#[cfg(target_arch = "bpf")]
+mod flows;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod packet;
+#[cfg(target_arch = "bpf")]
+mod syn_options;
+
+#[cfg(target_arch = "bpf")]
+mod programs {
+    use aya_ebpf::macros::classifier;
+    use aya_ebpf::programs::TcContext;
+    use router_common::path;
+    use router_common::path::parse::Headers;
+
+    use crate::flows::KernelFlows;
+    use crate::packet::Skb;
+    use crate::{egress, syn_options};
+
+    /// Packets of handed-off connections are translated and sent on; all others go up the stack.
+    #[classifier]
+    pub fn router_ingress(ctx: TcContext) -> i32 {
+        let mut packet = Skb::new(&ctx);
+        packet.make_linear(Headers::LEN);
+        let verdict = path::carry(&mut packet, &KernelFlows, &KernelFlows);
+        egress::act(&ctx, verdict)
+    }
+
+    /// Erases options from the SYNs of connections to instances whose client did not offer them.
+    #[classifier]
+    pub fn router_egress(ctx: TcContext) -> i32 {
+        let mut packet = Skb::new(&ctx);
+        syn_options::erase(&mut packet);
+        egress::NEXT_PROGRAM
+    }
+}
+
+#[cfg(target_arch = "bpf")]
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo) -> ! {
     loop {}
 }
+
+/// Built for the host, this crate is an empty program, so that workspace-wide commands work.
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}

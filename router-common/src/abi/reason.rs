@@ -53,8 +53,8 @@ reasons! {
         Fragment = "fragment",
         /// A TCP header with an impossible data offset or malformed options.
         BadTcpOptions = "bad_tcp_options",
-        /// The time to live has run out.
-        TtlExpired = "ttl_expired",
+        /// A SYN on the tuple of a flow that has ended; the listener takes it.
+        TupleReused = "tuple_reused",
         /// A pure acknowledgement of bytes in our socket's custody; our socket takes it.
         CustodyAck = "custody_ack",
         /// A retransmission of bytes that our socket has acknowledged and the other side has not.

@@ -1,0 +1,78 @@
+//! How far each sender has come, and whether the flow has ended.
+//!
+//! Only packets that fit what both sides have shown move the marks: a blind sender who guesses the tuple must not be able to end a
+//! flow (RFC 5961). The packet is translated all the same, and the receiver judges it.
+
+use super::parse::Segment;
+use super::sequence::Passage;
+use crate::wire::tcp::{ACK, FIN, RST, SYN, seq_before, seq_before_eq};
+
+/// A SYN on the tuple of a flow whose both sides have finished, or that was reset.
+#[inline(always)]
+pub fn ended(passage: &Passage<'_>, segment: &Segment) -> bool {
+    if segment.flags & (SYN | ACK) != SYN {
+        return false;
+    }
+    let (sender, receiver) = (passage.sender, passage.receiver);
+    if sender.rst_seen.get() | receiver.rst_seen.get() != 0 {
+        return true;
+    }
+    sender.fin_seen.get() & receiver.fin_seen.get() != 0
+}
+
+/// Moves the sender's acknowledgement mark. An acknowledgement counts only if it is of something that was sent: by the
+/// other side through this path, or by our socket.
+#[inline(always)]
+pub fn acknowledged(passage: &Passage<'_>, segment: &Segment) {
+    if !segment.has(ACK) {
+        return;
+    }
+    let sent = passage.receiver.max_seq.get().wrapping_add(passage.ack_delta);
+    let by_socket = passage.translation.ack_cut.get();
+    let highest = passage.sender.max_ack.get();
+    let acceptable = seq_before_eq(segment.ack, sent) || seq_before_eq(segment.ack, by_socket);
+    if seq_before_eq(highest, segment.ack) && acceptable {
+        passage.sender.max_ack.set(segment.ack);
+        let edge = segment.ack.wrapping_add(passage.window_bytes(segment.window));
+        if seq_before(passage.sender.window_edge.get(), edge) {
+            passage.sender.window_edge.set(edge);
+        }
+    }
+}
+
+/// Records a packet that was translated.
+#[inline(always)]
+pub fn translated(passage: &Passage<'_>, segment: &Segment, now: u64) {
+    let sender = passage.sender;
+    sender.last_seen.set(now);
+    sender.packets.set(sender.packets.get().wrapping_add(1));
+    sender.bytes.set(sender.bytes.get().wrapping_add(segment.length as u64));
+    acknowledged(passage, segment);
+
+    let end = segment.end();
+    let highest = sender.max_seq.get();
+    if segment.has(RST) {
+        // An abort carries the sender's next sequence number, a closed port the one that was acknowledged to it. Anything else in the
+        // window is challenged by the receiver (RFC 5961 §3.2), and an honest sender then repeats it exactly.
+        if segment.seq == highest || passage.seq == passage.receiver.max_ack.get() {
+            sender.rst_seen.set(1);
+        }
+        return;
+    }
+    // In the receiver's space: not behind the window that it has opened.
+    let in_window = seq_before_eq(passage.end, passage.receiver.window_edge.get());
+    if !in_window || segment.has(SYN) {
+        return;
+    }
+    if seq_before(highest, end) {
+        sender.max_seq.set(end);
+        if sender.fin_seen.get() != 0 && seq_before(sender.fin_end.get(), end) {
+            // Nothing follows a FIN: that one was forged.
+            sender.fin_seen.set(0);
+        }
+    }
+    if segment.has(FIN) && seq_before_eq(passage.receiver.max_ack.get(), passage.end) {
+        sender.fin_end.set(end);
+        sender.fin_seen.set(1);
+    }
+}

@@ -1,0 +1,15 @@
+//! The way out.
+
+use super::Verdict;
+use crate::abi::next_hop::NextHop;
+
+/// Where a translated packet leaves the host.
+#[inline(always)]
+pub fn forward(next_hop: &NextHop) -> Verdict {
+    let interface = next_hop.interface.get();
+    if next_hop.resolved.get() != 0 {
+        Verdict::Redirect { interface }
+    } else {
+        Verdict::Resolve { interface, address: next_hop.address.get() }
+    }
+}

@@ -1,0 +1,60 @@
+//! What the packet path needs from its surroundings. The kernel programs implement these traits over BPF maps and
+//! helpers, the host tests over plain memory.
+
+use super::options::Scratch;
+use crate::abi::flow::Flow;
+use crate::abi::key::{FlowKey, FlowRef};
+use crate::abi::next_hop::NextHop;
+use crate::abi::shared::Shared32;
+use crate::wire::Wire;
+use crate::wire::checksum::Diff;
+
+/// A received frame, from the Ethernet header on.
+pub trait Packet {
+    /// Length in bytes; a GRO super-packet counts whole.
+    fn len(&self) -> usize;
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes at `offset` as a `T`; `None` where the packet (or its directly accessible part) is too short.
+    fn view<T: Wire>(&self, offset: usize) -> Option<&T>;
+
+    /// Like [`Packet::view`], to be written.
+    fn view_mut<T: Wire>(&mut self, offset: usize) -> Option<&mut T>;
+
+    /// Copies `len` bytes (1–40) of TCP options from `offset` into scratch memory, which stays valid when the packet changes.
+    fn load_options<'s>(&self, offset: usize, len: usize) -> Option<&'s Scratch>
+    where
+        Self: 's;
+
+    /// Overwrites bytes at any offset. Returns false, with the packet unchanged, where that is impossible.
+    fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool;
+
+    /// Corrects the TCP checksum at `offset`: `pseudo` is the change of the pseudo-header's sum, `rest` that of all
+    /// other bytes. They are apart because a packet whose checksum is left to the network card holds only the pseudo-header's sum.
+    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff) -> bool;
+}
+
+/// The flow table.
+pub trait Flows {
+    fn find(&self, key: &FlowKey) -> Option<FlowRef>;
+    fn flow(&self, slot: u32) -> Option<&Flow>;
+    fn next_hop(&self, index: u32) -> Option<&NextHop>;
+
+    /// Removes a key, so that the next packet of this tuple meets no flow.
+    fn forget(&self, key: &FlowKey);
+}
+
+/// Monotonic time.
+pub trait Clock {
+    /// Nanoseconds, exact.
+    fn now(&self) -> u64;
+
+    /// Nanoseconds, may lag by a scheduler tick; cheaper.
+    fn coarse_now(&self) -> u64;
+
+    /// Sets a cell that is 0 to `value` unless another CPU was first; returns what the cell holds.
+    fn fix_once(&self, cell: &Shared32, value: u32) -> u32;
+}

@@ -1,0 +1,22 @@
+//! Ethernet II (IEEE 802.3 clause 3).
+
+use super::{Net16, Net32, Wire};
+
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+
+/// Destination and source address are kept as three words, which is how the packet path replaces them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Ethernet {
+    pub addresses: [Net32; 3],
+    pub ethertype: Net16,
+}
+
+// SAFETY: byte arrays only.
+unsafe impl Wire for Ethernet {}
+
+impl Ethernet {
+    pub const LEN: usize = 14;
+}
+
+const _: () = assert!(size_of::<Ethernet>() == Ethernet::LEN);

@@ -1,0 +1,34 @@
+//! The maps that the daemon fills and adopts. All are pinned by name; their sizes are set at load time.
+
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
+use router_common::abi::flow::Flow;
+use router_common::abi::key::{FlowKey, FlowRef};
+use router_common::abi::next_hop::NextHop;
+use router_common::abi::reason::PacketReason;
+use router_common::path::options::Scratch;
+
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+
+/// Two entries a flow. Never LRU: a silent eviction would reset a live connection.
+#[map]
+pub static KEYS: HashMap<FlowKey, FlowRef> = HashMap::pinned(2 * 1024, 0);
+
+/// The daemon maps this array into its memory.
+#[map]
+pub static FLOWS: Array<Flow> = Array::pinned(1024, BPF_F_MMAPABLE);
+
+#[map]
+pub static NEXT_HOPS: Array<NextHop> = Array::pinned(1024, BPF_F_MMAPABLE);
+
+/// Packets by [`PacketReason`].
+#[map]
+pub static PACKETS: PerCpuArray<u64> = PerCpuArray::pinned(PacketReason::COUNT as u32, 0);
+
+/// Options to erase from the SYN of a connection that the daemon is about to open: bits of `syn_options`.
+#[map]
+pub static SYN_OPTIONS: LruHashMap<FlowKey, u32> = LruHashMap::pinned(4096, 0);
+
+/// Working memory of `path::options`, one for each CPU.
+#[map]
+pub static OPTIONS_SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);

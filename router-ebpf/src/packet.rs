@@ -1,0 +1,108 @@
+//! The kernel's side of `path::ports::Packet`: direct packet access where offsets are constant, helpers elsewhere.
+
+use core::mem::size_of;
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::helpers::{bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes};
+use aya_ebpf::programs::TcContext;
+use router_common::path::options::Scratch;
+use router_common::path::ports::Packet;
+use router_common::wire::Wire;
+use router_common::wire::checksum::Diff;
+use router_common::wire::tcp::Tcp;
+
+use crate::maps::OPTIONS_SCRATCH;
+
+const BPF_F_PSEUDO_HDR: u64 = 1 << 4;
+
+/// A socket buffer at a TC hook.
+pub struct Skb<'a> {
+    ctx: &'a TcContext,
+}
+
+impl<'a> Skb<'a> {
+    #[inline(always)]
+    pub fn new(ctx: &'a TcContext) -> Self {
+        Self { ctx }
+    }
+
+    /// Brings the first `len` bytes into the directly accessible part, where the packet has as many.
+    #[inline(always)]
+    pub fn make_linear(&mut self, len: usize) {
+        if self.ctx.data() + len > self.ctx.data_end() && self.ctx.len() as usize >= len {
+            // A failure leaves the packet as it is, and `view` finds it too short.
+            // SAFETY: the context is the program's own.
+            unsafe { bpf_skb_pull_data(self.ctx.skb.skb, len as u32) };
+        }
+    }
+}
+
+impl Packet for Skb<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.ctx.len() as usize
+    }
+
+    #[inline(always)]
+    fn view<T: Wire>(&self, offset: usize) -> Option<&T> {
+        let start = self.ctx.data() + offset;
+        if start + size_of::<T>() > self.ctx.data_end() {
+            return None;
+        }
+        // SAFETY: in bounds by the check above, which the verifier repeats; `Wire` types are valid for any bytes at any alignment.
+        Some(unsafe { &*(start as *const T) })
+    }
+
+    #[inline(always)]
+    fn view_mut<T: Wire>(&mut self, offset: usize) -> Option<&mut T> {
+        let start = self.ctx.data() + offset;
+        if start + size_of::<T>() > self.ctx.data_end() {
+            return None;
+        }
+        // SAFETY: as in `view`; `&mut self` makes it the only reference.
+        Some(unsafe { &mut *(start as *mut T) })
+    }
+
+    #[inline(always)]
+    fn load_options<'s>(&self, offset: usize, len: usize) -> Option<&'s Scratch>
+    where
+        Self: 's,
+    {
+        let scratch = OPTIONS_SCRATCH.get_ptr_mut(0)?;
+        // SAFETY: the scratch memory belongs to this CPU, and programs at TC hooks run with bottom halves off, so nothing
+        // else uses it before this program ends. The buffer has `MAX_OPTIONS` bytes and `len` is at most that.
+        unsafe {
+            // Through memory, so that the bounds check below is made by the program and not only proved by the compiler:
+            // the verifier must see it.
+            (*scratch).len.set(len as u32);
+            let len = (*scratch).len.get();
+            if len == 0 || len > Tcp::MAX_OPTIONS as u32 {
+                return None;
+            }
+            let bytes = (&raw mut (*scratch).bytes).cast();
+            if bpf_skb_load_bytes(self.ctx.as_ptr().cast(), offset as u32, bytes, len) != 0 {
+                return None;
+            }
+            Some(&*scratch)
+        }
+    }
+
+    #[inline(always)]
+    fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool {
+        // SAFETY: `bytes` has N bytes; the helper checks the range in the packet.
+        unsafe {
+            bpf_skb_store_bytes(self.ctx.skb.skb, offset as u32, bytes.as_ptr().cast(), N as u32, 0) == 0
+        }
+    }
+
+    #[inline(always)]
+    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff) -> bool {
+        // A size of 0 means that the difference itself is given.
+        // SAFETY: the context is the program's own; the helper checks the offset.
+        unsafe {
+            bpf_l4_csum_replace(self.ctx.skb.skb, offset as u32, 0, pseudo.fold() as u64, BPF_F_PSEUDO_HDR)
+                == 0
+                && bpf_l4_csum_replace(self.ctx.skb.skb, offset as u32, 0, rest.fold() as u64, 0) == 0
+        }
+    }
+}
