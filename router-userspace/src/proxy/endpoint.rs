@@ -1,0 +1,136 @@
+//! One side of a connection.
+//!
+//! A socket joins the runtime only when it has to wait: most first requests are there when the connection is
+//! accepted, and a connection that is handed off at once never needs the runtime at all.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use socket2::{SockRef, Socket};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::buffer::Buffer;
+
+/// A non-blocking TCP socket.
+#[derive(Debug)]
+pub enum Endpoint {
+    /// Not known to the runtime.
+    Detached(Socket),
+    /// Registered with this worker's runtime.
+    Registered(TcpStream),
+}
+
+impl Endpoint {
+    pub fn socket(&self) -> SockRef<'_> {
+        match self {
+            Self::Detached(socket) => SockRef::from(socket),
+            Self::Registered(stream) => SockRef::from(stream),
+        }
+    }
+
+    /// Receives what is there now. `Ok(0)` is the end of the stream.
+    pub fn receive(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
+        let receive = |socket: SockRef<'_>, spare: &mut [MaybeUninit<u8>]| socket.recv(spare);
+        let count = match self {
+            Self::Detached(socket) => receive(SockRef::from(&*socket), buffer.spare())?,
+            Self::Registered(stream) => {
+                stream.try_io(Interest::READABLE, || receive(SockRef::from(&*stream), buffer.spare()))?
+            }
+        };
+        // SAFETY: `recv` has initialised the first `count` bytes of the spare room.
+        unsafe { buffer.filled(count) };
+        Ok(count)
+    }
+
+    /// Sends as much as the socket takes now.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Detached(socket) => socket.send_with_flags(bytes, libc::MSG_NOSIGNAL),
+            Self::Registered(stream) => stream.try_write(bytes),
+        }
+    }
+
+    /// Waits until something, or the end, can be received.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.stream()?.readable().await
+    }
+
+    /// Waits until something can be sent, or until connecting has failed.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.stream()?.writable().await
+    }
+
+    /// Joins the runtime, if it has not yet. If that fails the socket is closed.
+    pub fn register(self) -> io::Result<Self> {
+        match self {
+            Self::Detached(socket) => TcpStream::from_std(socket.into()).map(Self::Registered),
+            Self::Registered(_) => Ok(self),
+        }
+    }
+
+    fn stream(&self) -> io::Result<&TcpStream> {
+        match self {
+            Self::Registered(stream) => Ok(stream),
+            Self::Detached(_) => Err(io::Error::other("the socket has not joined the runtime")),
+        }
+    }
+
+    /// Leaves the runtime, if it has joined.
+    pub fn detach(self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Detached(socket) => Ok(socket.into()),
+            Self::Registered(stream) => Ok(stream.into_std()?.into()),
+        }
+    }
+
+    /// Bytes that were sent and that the peer has not acknowledged.
+    pub fn unacknowledged(&self) -> io::Result<usize> {
+        let mut count: libc::c_int = 0;
+        // SAFETY: the descriptor is open, and SIOCOUTQ writes one int.
+        let result = unsafe { libc::ioctl(self.as_fd().as_raw_fd(), libc::TIOCOUTQ, &mut count) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(usize::try_from(count).unwrap_or(0)) }
+    }
+
+    /// Closes with RST: what was not yet delivered is discarded.
+    pub fn reset(self) {
+        // If the option cannot be set the peer sees an ordinary end, which is the best that is left.
+        let _ = self.socket().set_linger(Some(Duration::ZERO));
+    }
+
+    /// Receives what is there, or asks to be woken.
+    pub fn poll_receive(&mut self, cx: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
+        let Self::Registered(stream) = self else { return Poll::Ready(self.stream().map(|_| 0)) };
+        let mut read = ReadBuf::uninit(buffer.spare());
+        ready!(Pin::new(stream).poll_read(cx, &mut read))?;
+        let count = read.filled().len();
+        // SAFETY: `ReadBuf` counts only bytes that have been initialised.
+        unsafe { buffer.filled(count) };
+        Poll::Ready(Ok(count))
+    }
+
+    /// Sends as much as the socket takes, or asks to be woken.
+    pub fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Self::Registered(stream) = self else { return Poll::Ready(self.stream().map(|_| 0)) };
+        Pin::new(stream).poll_write(cx, bytes)
+    }
+}
+
+impl AsFd for Endpoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Detached(socket) => socket.as_fd(),
+            Self::Registered(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl From<OwnedFd> for Endpoint {
+    fn from(socket: OwnedFd) -> Self {
+        Self::Detached(socket.into())
+    }
+}
