@@ -1,0 +1,345 @@
+//! The shape of the configuration file: each table with its values, still one by one.
+//!
+//! Here each value is judged alone (type, range, spelling). What values mean to each other is `plan`'s matter.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::de::{DeTable, DeValue};
+
+use super::reader::{Placed, Report, Section, describe};
+use super::report::{Problem, Span};
+use super::values::{self, Found, Wrong};
+use super::{schema, settings::*};
+use crate::core::health::Reachability;
+use crate::core::pool::{Method, OnUnavailable};
+use crate::core::status::AdminState;
+
+pub(super) struct File {
+    pub daemon: Daemon,
+    pub datapath: Datapath,
+    pub listeners: Vec<Listener>,
+    pub pools: Vec<Pool>,
+    pub rules: Vec<Rule>,
+    pub default_rule: Option<DefaultRule>,
+    /// Whether the key is there, even if what it holds is wrong.
+    pub has_listener: bool,
+    pub has_pool: bool,
+}
+
+pub(super) struct Daemon {
+    pub control_socket: Placed<PathBuf>,
+    pub control_group: Option<Placed<String>>,
+    pub state_dir: Placed<PathBuf>,
+    pub admin_listen: Option<Placed<SocketAddr>>,
+    pub group: Option<Placed<String>>,
+    pub workers: Option<Placed<u16>>,
+}
+
+pub(super) struct Datapath {
+    pub interfaces: Placed<Interfaces>,
+    pub attach: Placed<Attach>,
+    pub max_flows: Placed<u32>,
+    pub pin_dir: Placed<PathBuf>,
+    pub source_addresses: Option<Placed<Vec<Placed<IpAddr>>>>,
+    pub source_ports: Placed<RangeInclusive<u16>>,
+}
+
+pub(super) struct Listener {
+    pub span: Span,
+    pub name: Option<Placed<String>>,
+    pub address: Option<Placed<SocketAddr>>,
+    pub protocol: Placed<Protocol>,
+    pub source: Placed<Source>,
+    pub offload: Placed<Offload>,
+    pub offload_after_bytes: Placed<u64>,
+    pub offload_after_requests: Placed<u32>,
+    pub offload_after: Placed<Duration>,
+    pub header_timeout: Placed<Duration>,
+    pub max_header_bytes: Placed<u32>,
+    pub forwarded_for: Placed<bool>,
+    pub allow_http09: Placed<bool>,
+    pub connect_timeout: Placed<Duration>,
+    pub connect_retries: Placed<u32>,
+    pub idle_timeout: Placed<Duration>,
+}
+
+pub(super) struct Pool {
+    pub span: Span,
+    pub name: Option<Placed<String>>,
+    pub method: Placed<Method>,
+    pub on_unavailable: Option<Placed<OnUnavailable>>,
+    pub check: Option<Check>,
+    pub instances: Vec<Instance>,
+}
+
+pub(super) struct Check {
+    pub kind: Option<Placed<CheckKind>>,
+    pub path: Option<Placed<String>>,
+    pub host: Option<Placed<String>>,
+    pub expect: Placed<Vec<Placed<RangeInclusive<u16>>>>,
+    pub interval: Placed<Duration>,
+    pub timeout: Placed<Duration>,
+    pub rise: Placed<u32>,
+    pub fall: Placed<u32>,
+    pub initial: Placed<Reachability>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CheckKind {
+    Tcp,
+    Http,
+}
+
+pub(super) struct Instance {
+    pub name: Option<Placed<String>>,
+    pub address: Option<Placed<SocketAddr>>,
+    pub weight: Placed<u32>,
+    pub group: Option<Placed<String>>,
+    pub max_sessions: Option<Placed<u32>>,
+    pub state: Placed<AdminState>,
+}
+
+pub(super) struct Rule {
+    pub span: Span,
+    pub name: Option<Placed<String>>,
+    pub condition: Option<Placed<String>>,
+    pub pool: Option<Placed<String>>,
+    pub enabled: Placed<bool>,
+    pub on_unavailable: Option<Placed<OnUnavailable>>,
+    pub method: Option<Placed<Method>>,
+    pub action: Option<Placed<()>>,
+    pub status: Option<Placed<u16>>,
+    /// The keys that are written, right or wrong: a wrong value is no reason to call its key missing.
+    pub has_pool: bool,
+    pub has_action: bool,
+}
+
+pub(super) struct DefaultRule {
+    pub pools: Option<Placed<Vec<Placed<String>>>>,
+    pub on_unavailable: Option<Placed<OnUnavailable>>,
+    pub method: Option<Placed<Method>>,
+}
+
+const METHODS: &[(&str, Method)] = &[("fewest-sessions", Method::FewestSessions)];
+const METHODS_LATER: &[&str] = &[
+    "least-cpu",
+    "most-free-memory",
+    "round-robin",
+    "fastest-response",
+    "server-agent",
+    "adaptive",
+    "consistent-hash",
+];
+const ON_UNAVAILABLE: &[(&str, OnUnavailable)] =
+    &[("503", OnUnavailable::Status503), ("reset", OnUnavailable::Reset), ("silent", OnUnavailable::Silent)];
+const ON_UNAVAILABLE_LATER: &[&str] = &["pool:*", "queue:*"];
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Reads every table, collecting problems in `report`.
+pub(super) fn read(document: &DeTable<'_>, report: &Report<'_>) -> File {
+    let root = Section::new(&schema::ROOT, document, 0..0, report);
+    let empty = DeTable::new();
+    let table =
+        |key, schema| root.table(key, schema).unwrap_or_else(|| Section::new(schema, &empty, 0..0, report));
+    let file = File {
+        daemon: daemon(table("daemon", &schema::DAEMON)),
+        datapath: datapath(table("datapath", &schema::DATAPATH)),
+        listeners: root.tables("listener", &schema::LISTENER).into_iter().map(listener).collect(),
+        pools: root.tables("pool", &schema::POOL).into_iter().map(pool).collect(),
+        rules: root.tables("rule", &schema::RULE).into_iter().map(rule).collect(),
+        default_rule: root.table("default_rule", &schema::DEFAULT_RULE).map(default_rule),
+        has_listener: root.has("listener"),
+        has_pool: root.has("pool"),
+    };
+    root.finish();
+    file
+}
+
+fn daemon(section: Section<'_, '_>) -> Daemon {
+    let daemon = Daemon {
+        control_socket: section.defaulted("control_socket", values::socket_path),
+        control_group: section.optional("control_group", values::name),
+        state_dir: section.defaulted("state_dir", values::path),
+        admin_listen: section.optional("admin_listen", values::socket_address),
+        group: section.optional("group", values::name),
+        workers: section.optional("workers", values::integer(1..=64)),
+    };
+    section.finish();
+    daemon
+}
+
+fn datapath(section: Section<'_, '_>) -> Datapath {
+    let datapath = Datapath {
+        interfaces: interfaces(&section),
+        attach: section
+            .defaulted("attach", values::choice(&[("auto", Attach::Auto), ("tc", Attach::Tc)], &["xdp"])),
+        max_flows: section.defaulted("max_flows", values::integer(1..=16_000_000)),
+        pin_dir: section.defaulted("pin_dir", values::path),
+        source_addresses: section.list("source_addresses", values::ip_address),
+        source_ports: section.defaulted("source_ports", values::port_range),
+    };
+    section.finish();
+    datapath
+}
+
+/// A list of names, or the word "auto".
+fn interfaces(section: &Section<'_, '_>) -> Placed<Interfaces> {
+    if section.is_list("interfaces")
+        && let Some(names) = section.list("interfaces", values::interface)
+    {
+        if names.value.is_empty() {
+            let help = "name the interfaces of clients and instances, or write \"auto\"";
+            section.report().add(Problem::at(names.span.clone(), "`interfaces` is empty").help(help));
+        }
+        return names.map(|names| Interfaces::Named(names.into_iter().map(|name| name.value).collect()));
+    }
+    section.defaulted("interfaces", |found: Found<'_>| match found {
+        DeValue::String(text) if text == "auto" => Ok(Interfaces::Auto),
+        other => Err(Wrong::new(format!("must be a list or \"auto\", not {}", describe(other)))
+            .help("name the interfaces of clients and instances: [\"eth0\", \"eth1\"]")),
+    })
+}
+
+fn listener(section: Section<'_, '_>) -> Listener {
+    let listener = Listener {
+        span: section.span.clone(),
+        name: section.required("name", values::name),
+        address: section.required("address", values::socket_address),
+        protocol: section
+            .defaulted("protocol", values::choice(&[("http", Protocol::Http)], &["tls", "tcp", "udp"])),
+        source: section.defaulted(
+            "source",
+            values::choice(&[("snat", Source::Snat)], &["transparent", "dsr-l2", "dsr-ipip"]),
+        ),
+        offload: section.defaulted(
+            "offload",
+            values::choice(
+                &[("auto", Offload::Auto), ("handoff", Offload::Handoff), ("relay", Offload::Relay)],
+                &["bind"],
+            ),
+        ),
+        offload_after_bytes: section.defaulted("offload_after_bytes", values::integer(0..=1 << 30)),
+        offload_after_requests: section.defaulted("offload_after_requests", values::integer(1..=1_000_000)),
+        offload_after: section.defaulted("offload_after", values::duration(MILLISECOND..=DAY)),
+        header_timeout: section.defaulted("header_timeout", values::duration(100 * MILLISECOND..=DAY)),
+        max_header_bytes: section.defaulted("max_header_bytes", values::integer(1_024..=1_048_576)),
+        forwarded_for: section.defaulted("forwarded_for", values::boolean),
+        allow_http09: section.defaulted("allow_http09", values::boolean),
+        connect_timeout: section.defaulted("connect_timeout", values::duration(10 * MILLISECOND..=DAY)),
+        connect_retries: section.defaulted("connect_retries", values::integer(0..=100)),
+        idle_timeout: section.defaulted("idle_timeout", values::duration(1_000 * MILLISECOND..=30 * DAY)),
+    };
+    section.defaulted("once_only", |found| match values::boolean(found)? {
+        true => Ok(()),
+        false => Err(Wrong::unsupported("false")
+            .help("only the first request of a connection is matched against the rules")),
+    });
+    section.finish();
+    listener
+}
+
+fn pool(section: Section<'_, '_>) -> Pool {
+    let pool = Pool {
+        span: section.span.clone(),
+        name: section.required("name", values::name),
+        method: section.defaulted("method", values::choice(METHODS, METHODS_LATER)),
+        on_unavailable: on_unavailable(&section),
+        check: section.table("check", &schema::CHECK).map(check),
+        instances: section.tables("instance", &schema::INSTANCE).into_iter().map(instance).collect(),
+    };
+    section.finish();
+    pool
+}
+
+fn check(section: Section<'_, '_>) -> Check {
+    let kinds: &[_] = &[("tcp", CheckKind::Tcp), ("http", CheckKind::Http)];
+    let states: &[_] = &[("down", Reachability::Down), ("up", Reachability::Up)];
+    let check = Check {
+        kind: section.required("type", values::choice(kinds, &["tls"])),
+        path: section.optional("path", request_target),
+        host: section.optional("host", host),
+        expect: section.defaulted_list("expect", values::status_range),
+        interval: section.defaulted("interval", values::duration(100 * MILLISECOND..=DAY)),
+        timeout: section.defaulted("timeout", values::duration(10 * MILLISECOND..=DAY)),
+        rise: section.defaulted("rise", values::integer(1..=100)),
+        fall: section.defaulted("fall", values::integer(1..=100)),
+        initial: section.defaulted("initial", values::choice(states, &[])),
+    };
+    section.finish();
+    check
+}
+
+fn on_unavailable(section: &Section<'_, '_>) -> Option<Placed<OnUnavailable>> {
+    section.optional("on_unavailable", values::choice(ON_UNAVAILABLE, ON_UNAVAILABLE_LATER))
+}
+
+/// A path that can be sent in a request line (RFC 9112, section 3.2.1).
+fn request_target(found: Found<'_>) -> Result<String, Wrong> {
+    let text = values::string(found)?;
+    if text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) && text.len() <= 8_192 {
+        return Ok(text);
+    }
+    Err(Wrong::new(format!("is not a path that can be requested: {}", describe(found)))
+        .help("begin with '/', write spaces and other special characters percent-encoded"))
+}
+
+/// A value for a `Host` field.
+fn host(found: Found<'_>) -> Result<String, Wrong> {
+    let text = values::string(found)?;
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]%".contains(&byte);
+    if (1..=255).contains(&text.len()) && text.bytes().all(allowed) {
+        return Ok(text);
+    }
+    Err(Wrong::new(format!("is not a host name: {}", describe(found))))
+}
+
+fn instance(section: Section<'_, '_>) -> Instance {
+    let states: &[_] = &[
+        ("enable", AdminState::Enabled),
+        ("drain", AdminState::Drain),
+        ("maintenance", AdminState::Maintenance),
+    ];
+    let instance = Instance {
+        name: section.required("name", values::name),
+        address: section.required("address", values::socket_address),
+        weight: section.defaulted("weight", values::integer(0..=1_000)),
+        group: section.optional("group", values::name),
+        max_sessions: section.optional("max_sessions", values::integer(1..=u32::MAX)),
+        state: section.defaulted("state", values::choice(states, &[])),
+    };
+    section.finish();
+    instance
+}
+
+fn rule(section: Section<'_, '_>) -> Rule {
+    let rule = Rule {
+        span: section.span.clone(),
+        name: section.required("name", values::name),
+        condition: section.required("match", values::string),
+        pool: section.optional("pool", values::name),
+        enabled: section.defaulted("enabled", values::boolean),
+        on_unavailable: on_unavailable(&section),
+        method: section.optional("method", values::choice(METHODS, METHODS_LATER)),
+        action: section.optional("action", values::choice(&[("deny", ())], &[])),
+        status: section.optional("status", values::integer(400..=599)),
+        has_pool: section.has("pool"),
+        has_action: section.has("action"),
+    };
+    section.finish();
+    rule
+}
+
+fn default_rule(section: Section<'_, '_>) -> DefaultRule {
+    let rule = DefaultRule {
+        pools: section.list("pools", values::name),
+        on_unavailable: on_unavailable(&section),
+        method: section.optional("method", values::choice(METHODS, METHODS_LATER)),
+    };
+    section.finish();
+    rule
+}

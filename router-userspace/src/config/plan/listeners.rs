@@ -1,0 +1,71 @@
+//! Listeners: unique names, and addresses that do not overlap.
+
+use std::net::SocketAddr;
+
+use super::super::file::{File, Listener};
+use super::super::reader::{Placed, Report};
+use super::super::report::Problem;
+use super::ListenerPlan;
+use super::unique::Unique;
+
+/// Each listener is a socket for each worker; and comparing addresses takes the square of their number.
+const MAX_LISTENERS: usize = 1_024;
+
+pub(super) fn check(file: &File, report: &Report<'_>) {
+    let mut names = Unique::new(report);
+    for name in file.listeners.iter().filter_map(|listener| listener.name.as_ref()) {
+        names.see(name, |name| {
+            (format!("two listeners are named `{name}`"), "give each listener its own name".to_owned())
+        });
+    }
+    if let Some(listener) = file.listeners.get(MAX_LISTENERS) {
+        report.add(Problem::at(listener.span.clone(), format!("more than {MAX_LISTENERS} listeners")));
+        return;
+    }
+    let addresses: Vec<&Placed<SocketAddr>> =
+        file.listeners.iter().filter_map(|listener| listener.address.as_ref()).collect();
+    for (number, address) in addresses.iter().enumerate() {
+        if let Some(earlier) =
+            addresses[..number].iter().find(|earlier| overlap(earlier.value, address.value))
+        {
+            let message = format!("listener address {} is already listened on", address.value);
+            let problem = Problem::at(address.span.clone(), message)
+                .help("use another address or port; 0.0.0.0 and [::] cover every address of their family");
+            report.add(problem.earlier(earlier.span.clone(), "by this listener"));
+        }
+    }
+    if let Some(admin) = &file.daemon.admin_listen
+        && let Some(listener) = addresses.iter().find(|listener| overlap(listener.value, admin.value))
+    {
+        let message = format!("`admin_listen` {} is the address of a listener", admin.value);
+        let problem = Problem::at(admin.span.clone(), message).help("use another port");
+        report.add(problem.earlier(listener.span.clone(), "this listener"));
+    }
+}
+
+/// Whether two sockets could not both listen. A wildcard covers its own family: IPv6 listeners are IPv6 only.
+pub(super) fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    a.port() == b.port()
+        && a.is_ipv4() == b.is_ipv4()
+        && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
+}
+
+pub(super) fn plan(listener: &Listener) -> Option<ListenerPlan> {
+    Some(ListenerPlan {
+        name: listener.name.as_ref()?.value.clone(),
+        address: listener.address.as_ref()?.value,
+        protocol: listener.protocol.value,
+        source: listener.source.value,
+        offload: listener.offload.value,
+        offload_after_bytes: listener.offload_after_bytes.value,
+        offload_after_requests: listener.offload_after_requests.value,
+        offload_after: listener.offload_after.value,
+        header_timeout: listener.header_timeout.value,
+        max_header_bytes: listener.max_header_bytes.value,
+        forwarded_for: listener.forwarded_for.value,
+        allow_http09: listener.allow_http09.value,
+        connect_timeout: listener.connect_timeout.value,
+        connect_retries: listener.connect_retries.value,
+        idle_timeout: listener.idle_timeout.value,
+    })
+}

@@ -1,0 +1,133 @@
+//! A configuration that is valid as a whole, ready for the daemon to act on.
+
+mod listeners;
+mod network;
+mod pools;
+mod rules;
+mod unique;
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::file::{self, File};
+use super::reader::Report;
+use super::report::{Problem, Problems};
+use super::settings::{Attach, Interfaces, Offload, Protocol, Source};
+use crate::core::table::RoutingTable;
+
+/// Everything that the daemon needs to know, validated.
+#[derive(Debug)]
+pub struct Plan {
+    pub daemon: DaemonPlan,
+    pub datapath: DatapathPlan,
+    /// In the order of the file; names and addresses are unique.
+    pub listeners: Vec<ListenerPlan>,
+    /// Rules, default rule and pools, as the decision core reads them.
+    pub table: RoutingTable,
+    /// What works and is probably not meant; often empty.
+    pub warnings: Problems,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonPlan {
+    pub control_socket: PathBuf,
+    /// The group that may use the control socket; without one, only the daemon's own user may.
+    pub control_group: Option<String>,
+    pub state_dir: PathBuf,
+    pub admin_listen: Option<SocketAddr>,
+    /// Worker threads, from 1 to 64.
+    pub workers: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatapathPlan {
+    pub interfaces: Interfaces,
+    pub attach: Attach,
+    pub max_flows: u32,
+    pub pin_dir: PathBuf,
+    /// The router's addresses towards instances. Empty: the one that the kernel's route to the instance prefers.
+    pub source_addresses: Vec<IpAddr>,
+    pub source_ports: RangeInclusive<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerPlan {
+    pub name: String,
+    pub address: SocketAddr,
+    pub protocol: Protocol,
+    pub source: Source,
+    pub offload: Offload,
+    /// With [`Offload::Auto`], handed off once this many bytes of a body, in either direction, are known to come.
+    pub offload_after_bytes: u64,
+    /// With [`Offload::Auto`], handed off with this request of a connection.
+    pub offload_after_requests: u32,
+    /// With [`Offload::Auto`], handed off at this age.
+    pub offload_after: Duration,
+    /// From accepting the connection to the end of its first head.
+    pub header_timeout: Duration,
+    pub max_header_bytes: u32,
+    /// Whether `X-Forwarded-For` is added to the first request.
+    pub forwarded_for: bool,
+    pub allow_http09: bool,
+    /// For each attempt at an instance.
+    pub connect_timeout: Duration,
+    /// How many further instances are tried when connecting fails.
+    pub connect_retries: u32,
+    /// How long a connection may carry nothing in either direction.
+    pub idle_timeout: Duration,
+}
+
+/// Checks what values mean to each other. `None` if a part is missing; then `report` says which.
+pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
+    let daemon = daemon(&file.daemon);
+    let group = file.daemon.group.clone().map(|group| group.value);
+    listeners::check(&file, report);
+    network::check(&file, report);
+    let listeners = file.listeners.iter().map(listeners::plan).collect::<Option<Vec<_>>>();
+    let pools = pools::plan(&file, report);
+    let rules = rules::plan(&file, report);
+    if !file.has_listener {
+        report.add(Problem::of_file("there is no [[listener]]").help("add one with a name and an address"));
+    }
+    let (rules, default_rule) = rules?;
+    let table = match RoutingTable::new(rules, default_rule, pools?, group) {
+        Ok(table) => table,
+        Err(error) => {
+            report.add(Problem::of_file(error.to_string()));
+            return None;
+        }
+    };
+    Some(Plan {
+        daemon,
+        datapath: datapath(file.datapath),
+        listeners: listeners?,
+        table,
+        warnings: Problems::new("", Arc::from(""), Vec::new()),
+    })
+}
+
+fn daemon(daemon: &file::Daemon) -> DaemonPlan {
+    let processors = || std::thread::available_parallelism().map_or(1, |count| count.get().min(64) as u16);
+    DaemonPlan {
+        control_socket: daemon.control_socket.value.clone(),
+        control_group: daemon.control_group.as_ref().map(|group| group.value.clone()),
+        state_dir: daemon.state_dir.value.clone(),
+        admin_listen: daemon.admin_listen.as_ref().map(|address| address.value),
+        workers: daemon.workers.as_ref().map_or_else(processors, |workers| workers.value),
+    }
+}
+
+fn datapath(datapath: file::Datapath) -> DatapathPlan {
+    let addresses = datapath.source_addresses.map_or_else(Vec::new, |list| list.value);
+    DatapathPlan {
+        interfaces: datapath.interfaces.value,
+        attach: datapath.attach.value,
+        max_flows: datapath.max_flows.value,
+        pin_dir: datapath.pin_dir.value,
+        source_addresses: addresses.into_iter().map(|address| address.value).collect(),
+        source_ports: datapath.source_ports.value,
+    }
+}

@@ -1,0 +1,107 @@
+//! Addresses of listeners, instances and the router itself, held against each other.
+
+use std::net::SocketAddr;
+
+use super::super::file::File;
+use super::super::reader::{Placed, Report};
+use super::super::report::Problem;
+use super::listeners::overlap;
+use super::unique::Unique;
+
+pub(super) fn check(file: &File, report: &Report<'_>) {
+    sources(file, report);
+    for instance in file.pools.iter().flat_map(|pool| &pool.instances) {
+        if let Some(address) = &instance.address {
+            instance_address(file, address, report);
+        }
+    }
+    listener_ports(file, report);
+    families(file, report);
+}
+
+fn sources(file: &File, report: &Report<'_>) {
+    let mut seen = Unique::new(report);
+    for address in file.datapath.source_addresses.iter().flat_map(|list| &list.value) {
+        seen.see(address, |ip| (format!("`source_addresses` lists {ip} twice"), String::new()));
+        if address.value.is_unspecified() {
+            let message =
+                format!("`source_addresses` must name addresses of this host, not {}", address.value);
+            report.add(Problem::at(address.span.clone(), message));
+        }
+    }
+}
+
+fn instance_address(file: &File, address: &Placed<SocketAddr>, report: &Report<'_>) {
+    if address.value.ip().is_unspecified() {
+        let message = format!("an instance cannot have the address {}", address.value.ip());
+        report.add(
+            Problem::at(address.span.clone(), message).help("write the address that the server listens on"),
+        );
+        return;
+    }
+    let listeners = file.listeners.iter().filter_map(|listener| listener.address.as_ref());
+    for listener in listeners.filter(|listener| overlap(listener.value, address.value)) {
+        if listener.value != address.value {
+            // A wildcard listener covers the instance only if the instance's address is this host's own.
+            continue;
+        }
+        let message = format!("instance address {} is a listener's own", address.value);
+        let problem =
+            Problem::at(address.span.clone(), message).help("the router would connect to itself for ever");
+        report.add(problem.earlier(listener.span.clone(), "this listener"));
+    }
+    let Some(sources) = &file.datapath.source_addresses else { return };
+    if !sources.value.is_empty()
+        && !sources.value.iter().any(|source| source.value.is_ipv4() == address.value.is_ipv4())
+    {
+        let family = family(address.value);
+        let message =
+            format!("no source address can reach {}: `source_addresses` has no {family} one", address.value);
+        let problem = Problem::at(address.span.clone(), message)
+            .help(format!("add an {family} address of this host, or leave `source_addresses` out"));
+        report.add(problem.earlier(sources.span.clone(), "these source addresses"));
+    }
+}
+
+/// A listener within the router's own source ports would take connections away from flows.
+fn listener_ports(file: &File, report: &Report<'_>) {
+    let ports = &file.datapath.source_ports;
+    let sources = file.datapath.source_addresses.iter().flat_map(|list| &list.value);
+    let sources: Vec<_> = sources.map(|source| source.value).collect();
+    let listeners = file.listeners.iter().filter_map(|listener| listener.address.as_ref());
+    for address in listeners.chain(&file.daemon.admin_listen) {
+        let shared = address.value.ip().is_unspecified() || sources.contains(&address.value.ip());
+        if shared && ports.value.contains(&address.value.port()) {
+            let (low, high) = (ports.value.start(), ports.value.end());
+            let message = format!(
+                "port {} lies within the router's own source ports {low}-{high}",
+                address.value.port()
+            );
+            let problem = Problem::at(address.span.clone(), message);
+            report.add(problem.help("use another port, or set `source_ports` in [datapath] to leave it out"));
+        }
+    }
+}
+
+/// Packets cannot be translated between IPv4 and IPv6, so such connections stay in user space.
+fn families(file: &File, report: &Report<'_>) {
+    let mut addresses =
+        file.pools.iter().flat_map(|pool| &pool.instances).filter_map(|instance| instance.address.as_ref());
+    let first_v4 = addresses.clone().find(|address| address.value.is_ipv4());
+    let first_v6 = addresses.find(|address| address.value.is_ipv6());
+    for listener in file.listeners.iter().filter_map(|listener| listener.address.as_ref()) {
+        let Some(other) = (if listener.value.is_ipv4() { first_v6 } else { first_v4 }) else { continue };
+        let (ours, theirs) = (family(listener.value), family(other.value));
+        let message = format!(
+            "connections from {ours} listener {} to {theirs} instances are relayed, never handed off",
+            listener.value
+        );
+        report.warn(
+            Problem::at(listener.span.clone(), message).earlier(other.span.clone(), "such an instance"),
+        );
+    }
+}
+
+fn family(address: SocketAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}

@@ -1,0 +1,143 @@
+//! Pools: unique names, an instance in exactly one pool, checks that make sense.
+
+use super::super::file::{Check, CheckKind, File, Instance, Pool};
+use super::super::reader::{Placed, Report};
+use super::super::report::Problem;
+use super::super::values::format_duration;
+use super::unique::Unique;
+use crate::core::health::{self, CheckSpec};
+use crate::core::pool;
+use crate::core::status::InstanceStatus;
+
+/// As many pools and instances as their numbers can tell apart.
+const MAX_POOLS: usize = 4_096;
+const MAX_INSTANCES: usize = 65_535;
+
+pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<Vec<pool::Pool>> {
+    if !file.has_pool {
+        report.add(
+            Problem::of_file("there is no [[pool]]").help("add one with a name and at least one instance"),
+        );
+    }
+    let instances = || file.pools.iter().flat_map(|pool| &pool.instances);
+    if file.pools.len() > MAX_POOLS || instances().count() > MAX_INSTANCES {
+        let message = format!("more than {MAX_POOLS} pools or {MAX_INSTANCES} instances");
+        report.add(Problem::at(file.pools[0].span.clone(), message));
+        return None;
+    }
+    let mut names = Unique::new(report);
+    for name in file.pools.iter().filter_map(|pool| pool.name.as_ref()) {
+        names.see(name, |name| {
+            (format!("two pools are named `{name}`"), "give each pool its own name".to_owned())
+        });
+    }
+    let mut names = Unique::new(report);
+    for name in instances().filter_map(|instance| instance.name.as_ref()) {
+        names.see(name, |name| {
+            (
+                format!("two instances are named `{name}`"),
+                "instance names are unique across all pools".to_owned(),
+            )
+        });
+    }
+    let mut addresses = Unique::new(report);
+    for address in instances().filter_map(|instance| instance.address.as_ref()) {
+        addresses.see(address, |address| {
+            (
+                format!("two instances have the address {address}"),
+                "an instance belongs to exactly one pool".to_owned(),
+            )
+        });
+    }
+    let pools: Vec<Option<pool::Pool>> = file.pools.iter().map(|pool| one(pool, report)).collect();
+    pools.into_iter().collect()
+}
+
+fn one(pool: &Pool, report: &Report<'_>) -> Option<pool::Pool> {
+    let name = pool.name.as_ref();
+    let called = name.map_or_else(|| "this pool".to_owned(), |name| format!("pool `{}`", name.value));
+    if pool.instances.is_empty() {
+        let message = format!("{called} has no instance");
+        let help = "add [[pool.instance]] with a name and an address below it";
+        report.add(Problem::at(pool.span.clone(), message).help(help));
+    } else if pool.instances.iter().all(|instance| instance.weight.value == 0) {
+        let message = format!("every instance of {called} has weight 0, so none gets new connections");
+        report.warn(Problem::at(pool.span.clone(), message));
+    }
+    let check = pool.check.as_ref().map(|check| check_spec(check, report));
+    let instances: Option<Vec<pool::Instance>> = {
+        let initial = check.as_ref().and_then(|check| check.as_ref());
+        pool.instances.iter().map(|instance| self::instance(instance, initial)).collect()
+    };
+    Some(pool::Pool {
+        name: name?.value.clone(),
+        method: pool.method.value,
+        on_unavailable: pool.on_unavailable.as_ref().map(|value| value.value),
+        check: match check {
+            Some(check) => Some(check?),
+            None => None,
+        },
+        instances: instances?,
+    })
+}
+
+fn instance(instance: &Instance, check: Option<&CheckSpec>) -> Option<pool::Instance> {
+    Some(pool::Instance {
+        name: instance.name.as_ref()?.value.clone(),
+        address: instance.address.as_ref()?.value,
+        weight: instance.weight.value,
+        group: instance.group.as_ref().map(|group| group.value.clone()),
+        max_sessions: instance.max_sessions.as_ref().map(|limit| limit.value),
+        state: instance.state.value,
+        status: InstanceStatus::new(instance.state.value, check),
+    })
+}
+
+fn check_spec(check: &Check, report: &Report<'_>) -> Option<CheckSpec> {
+    if check.timeout.value > check.interval.value {
+        // Whichever is written is the one to change; a default has no place of its own.
+        let at = if check.timeout.written { &check.timeout.span } else { &check.interval.span };
+        let (timeout, interval) =
+            (format_duration(check.timeout.value), format_duration(check.interval.value));
+        let message =
+            format!("a check's `timeout` ({timeout}) must not be longer than its `interval` ({interval})");
+        report.add(Problem::at(at.clone(), message).help("or checks of one instance would overlap"));
+    }
+    let kind = check.kind.as_ref()?;
+    let kind = match kind.value {
+        CheckKind::Tcp => {
+            only_for_http("path", check.path.as_ref(), report);
+            only_for_http("host", check.host.as_ref(), report);
+            only_for_http("expect", Some(&check.expect).filter(|expect| expect.written), report);
+            health::CheckKind::Tcp
+        }
+        CheckKind::Http => {
+            if check.expect.written && check.expect.value.is_empty() {
+                let message = "`expect` is empty, so no answer could pass the check";
+                report.add(
+                    Problem::at(check.expect.span.clone(), message).help("leave it out to expect 200-399"),
+                );
+            }
+            health::CheckKind::Http {
+                path: check.path.as_ref().map_or_else(|| "/".to_owned(), |path| path.value.clone()),
+                host: check.host.as_ref().map(|host| host.value.clone()),
+                expect: check.expect.value.iter().map(|range| range.value.clone()).collect(),
+            }
+        }
+    };
+    Some(CheckSpec {
+        kind,
+        interval: check.interval.value,
+        timeout: check.timeout.value,
+        rise: check.rise.value,
+        fall: check.fall.value,
+        initial: check.initial.value,
+    })
+}
+
+fn only_for_http<T>(key: &str, value: Option<&Placed<T>>, report: &Report<'_>) {
+    if let Some(value) = value {
+        let message = format!("`{key}` has no meaning for a check of type \"tcp\"");
+        report.add(Problem::at(value.span.clone(), message).help("remove it, or set type = \"http\""));
+    }
+}

@@ -1,0 +1,178 @@
+//! Rules: unique names, conditions that compile, and pools that exist.
+
+use std::collections::HashMap;
+
+use super::super::file::{self, File};
+use super::super::reader::{Placed, Report};
+use super::super::report::Problem;
+use super::super::suggest::closest;
+use super::super::toml_string;
+use super::unique::Unique;
+use crate::core::pool::PoolId;
+use crate::core::rules::{self, Match};
+use crate::core::table::{Action, DEFAULT_RULE_NAME, DefaultRule, Rule};
+
+/// The status of a `deny` without one.
+const DENY_STATUS: u16 = 403;
+
+/// The pools by name, and which of them some rule uses.
+struct Pools<'f> {
+    numbers: HashMap<&'f str, PoolId>,
+}
+
+pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<(Vec<Rule>, DefaultRule)> {
+    let named =
+        file.pools.iter().zip(0..).filter_map(|(pool, number)| Some((pool.name.as_ref()?, PoolId(number))));
+    let pools = Pools { numbers: named.map(|(name, id)| (name.value.as_str(), id)).collect() };
+    let mut names = Unique::new(report);
+    for name in file.rules.iter().filter_map(|rule| rule.name.as_ref()) {
+        names.see(name, |name| {
+            (format!("two rules are named `{name}`"), "give each rule its own name".to_owned())
+        });
+        if name.value == DEFAULT_RULE_NAME {
+            let message = format!("`{DEFAULT_RULE_NAME}` is the name of the default rule");
+            let help = "choose another name; the rule that is always last is written as [default_rule]";
+            report.add(Problem::at(name.span.clone(), message).help(help));
+        }
+    }
+    let rules: Vec<Option<Rule>> = file.rules.iter().map(|rule| one(rule, &pools, report)).collect();
+    let default_rule = default_rule(file.default_rule.as_ref(), &pools, report);
+    let rules = rules.into_iter().collect::<Option<Vec<Rule>>>()?;
+    let default_rule = default_rule?;
+    warn_of_idle_pools(file, &rules, &default_rule, report);
+    Some((rules, default_rule))
+}
+
+fn one(rule: &file::Rule, pools: &Pools<'_>, report: &Report<'_>) -> Option<Rule> {
+    let condition = rule.condition.as_ref().map(|source| compile(source, report));
+    let action = action(rule, pools, report);
+    Some(Rule {
+        name: rule.name.as_ref()?.value.clone(),
+        enabled: rule.enabled.value,
+        condition: condition??,
+        action: action?,
+        on_unavailable: rule.on_unavailable.as_ref().map(|value| value.value),
+        method: rule.method.as_ref().map(|method| method.value),
+        hits: Default::default(),
+    })
+}
+
+fn compile(source: &Placed<String>, report: &Report<'_>) -> Option<Match> {
+    match rules::compile(&source.value) {
+        Ok(condition) => Some(condition),
+        Err(error) => {
+            let span = toml_string::locate(report.text, &source.span, &error.span);
+            report.add(Problem::at(span, error.message).help(error.help));
+            None
+        }
+    }
+}
+
+fn action(rule: &file::Rule, pools: &Pools<'_>, report: &Report<'_>) -> Option<Action> {
+    let called =
+        rule.name.as_ref().map_or_else(|| "this rule".to_owned(), |name| format!("rule `{}`", name.value));
+    let place = rule.name.as_ref().map_or(&rule.span, |name| &name.span);
+    match (rule.has_pool, rule.has_action) {
+        (false, false) => {
+            let help = "add pool = \"NAME\", or action = \"deny\"";
+            report.add(Problem::at(place.clone(), format!("{called} does nothing")).help(help));
+            return None;
+        }
+        (true, true) => {
+            let help = "keep one of the two";
+            report.add(
+                Problem::at(place.clone(), format!("{called} has both a pool and an action")).help(help),
+            );
+            return None;
+        }
+        _ => {}
+    }
+    if rule.has_action {
+        let unused = [
+            ("on_unavailable", rule.on_unavailable.as_ref().map(|value| &value.span)),
+            ("method", rule.method.as_ref().map(|value| &value.span)),
+        ];
+        for (key, span) in unused {
+            if let Some(span) = span {
+                let message = format!("`{key}` has no meaning in a rule that denies");
+                report.add(Problem::at(span.clone(), message).help("remove it"));
+            }
+        }
+        rule.action.as_ref()?;
+        return Some(Action::Deny {
+            status: rule.status.as_ref().map_or(DENY_STATUS, |status| status.value),
+        });
+    }
+    if let Some(status) = &rule.status {
+        let help = "remove it, or replace the pool by action = \"deny\"";
+        report.add(
+            Problem::at(status.span.clone(), "`status` has a meaning only with action = \"deny\"").help(help),
+        );
+    }
+    pools.find(rule.pool.as_ref()?, &called, report).map(Action::Pool)
+}
+
+fn default_rule(
+    rule: Option<&file::DefaultRule>,
+    pools: &Pools<'_>,
+    report: &Report<'_>,
+) -> Option<DefaultRule> {
+    let Some(rule) = rule else { return Some(DefaultRule::default()) };
+    let mut found = Vec::new();
+    if let Some(names) = &rule.pools {
+        let mut seen = Unique::new(report);
+        for name in &names.value {
+            seen.see(name, |name| {
+                (format!("the default rule names pool `{name}` twice"), "remove one".to_owned())
+            });
+            found.push(pools.find(name, "the default rule", report));
+        }
+        if names.value.is_empty() {
+            let help = "name at least one, or leave `pools` out to use every pool";
+            report.add(Problem::at(names.span.clone(), "the default rule has no pools").help(help));
+            return None;
+        }
+    }
+    Some(DefaultRule {
+        pools: found.into_iter().collect::<Option<Vec<_>>>()?,
+        on_unavailable: rule.on_unavailable.as_ref().map(|value| value.value),
+        method: rule.method.as_ref().map(|method| method.value),
+        hits: Default::default(),
+    })
+}
+
+impl Pools<'_> {
+    fn find(&self, name: &Placed<String>, who: &str, report: &Report<'_>) -> Option<PoolId> {
+        let found = self.numbers.get(name.value.as_str()).copied();
+        if found.is_none() {
+            let message = format!("{who} names pool `{}`, which does not exist", name.value);
+            let mut known: Vec<&str> = self.numbers.keys().copied().collect();
+            known.sort_unstable();
+            let help = match closest(&name.value, known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None if known.is_empty() => "add a [[pool]] with this name".to_owned(),
+                None => format!("known pools: {}", known.join(", ")),
+            };
+            report.add(Problem::at(name.span.clone(), message).help(help));
+        }
+        found
+    }
+}
+
+/// A pool that no rule leads to is probably a slip.
+fn warn_of_idle_pools(file: &File, rules: &[Rule], default_rule: &DefaultRule, report: &Report<'_>) {
+    if default_rule.pools.is_empty() {
+        return;
+    }
+    for (pool, number) in file.pools.iter().zip(0..) {
+        let this = PoolId(number);
+        let used = default_rule.pools.contains(&this)
+            || rules.iter().any(|rule| matches!(rule.action, Action::Pool(pool) if pool == this));
+        if let (false, Some(name)) = (used, &pool.name) {
+            let message = format!("no rule leads to pool `{}`", name.value);
+            report.warn(
+                Problem::at(name.span.clone(), message).help("name it in a [[rule]] or in [default_rule]"),
+            );
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Every key of the configuration: its name, its default as it would be written, and an example.
+//!
+//! This is the one list: reading takes its defaults from here, unknown keys are compared with it, and a test
+//! holds `docs/CONFIGURATION.md` to it.
+
+/// One table of the file.
+#[derive(Debug)]
+pub struct Section {
+    /// As it is written: `[daemon]`, `[[listener]]`.
+    pub title: &'static str,
+    pub keys: &'static [Key],
+    /// Keys that the language has and this version does not act on: refused by name.
+    pub later: &'static [&'static str],
+}
+
+#[derive(Debug)]
+pub struct Key {
+    pub name: &'static str,
+    /// The value of a key that is left out, as TOML.
+    pub default: Option<&'static str>,
+    /// A usual value, as TOML.
+    pub example: &'static str,
+}
+
+impl Section {
+    /// The entry of a key that the code asks for.
+    pub(super) fn key(&self, name: &str) -> &'static Key {
+        let found = self.keys.iter().find(|key| key.name == name);
+        found.unwrap_or_else(|| panic!("{} has no key {name} in its schema", self.title))
+    }
+}
+
+impl Key {
+    /// What to do when the key is missing.
+    pub(super) fn ask(&self) -> String {
+        format!("add a line such as: {} = {}", self.name, self.example)
+    }
+}
+
+const fn key(name: &'static str, example: &'static str) -> Key {
+    Key { name, default: None, example }
+}
+
+const fn with_default(name: &'static str, default: &'static str) -> Key {
+    Key { name, default: Some(default), example: default }
+}
+
+pub static ROOT: Section = Section {
+    title: "the configuration",
+    keys: &[
+        key("daemon", "{}"),
+        key("datapath", "{}"),
+        key("listener", "[]"),
+        key("pool", "[]"),
+        key("rule", "[]"),
+        key("default_rule", "{}"),
+    ],
+    later: &["reports", "groups"],
+};
+
+pub static DAEMON: Section = Section {
+    title: "[daemon]",
+    keys: &[
+        with_default("control_socket", "\"/run/router/control.sock\""),
+        key("control_group", "\"router\""),
+        with_default("state_dir", "\"/var/lib/router\""),
+        key("admin_listen", "\"127.0.0.1:9180\""),
+        key("group", "\"rack-a\""),
+        key("workers", "2"),
+    ],
+    later: &[],
+};
+
+pub static DATAPATH: Section = Section {
+    title: "[datapath]",
+    keys: &[
+        with_default("interfaces", "\"auto\""),
+        with_default("attach", "\"auto\""),
+        with_default("max_flows", "1_000_000"),
+        with_default("pin_dir", "\"/sys/fs/bpf/router\""),
+        key("source_addresses", "[\"10.0.2.1\"]"),
+        with_default("source_ports", "\"20000-59999\""),
+    ],
+    later: &[],
+};
+
+pub static LISTENER: Section = Section {
+    title: "[[listener]]",
+    keys: &[
+        key("name", "\"web\""),
+        key("address", "\"10.0.1.1:80\""),
+        with_default("protocol", "\"http\""),
+        with_default("source", "\"snat\""),
+        with_default("offload", "\"auto\""),
+        with_default("offload_after_bytes", "131_072"),
+        with_default("offload_after_requests", "2"),
+        with_default("offload_after", "\"1s\""),
+        with_default("once_only", "true"),
+        with_default("header_timeout", "\"10s\""),
+        with_default("max_header_bytes", "65_536"),
+        with_default("forwarded_for", "true"),
+        with_default("allow_http09", "false"),
+        with_default("connect_timeout", "\"3s\""),
+        with_default("connect_retries", "2"),
+        with_default("idle_timeout", "\"1h\""),
+    ],
+    later: &["session", "user", "groups", "resource"],
+};
+
+pub static POOL: Section = Section {
+    title: "[[pool]]",
+    keys: &[
+        key("name", "\"web\""),
+        with_default("method", "\"fewest-sessions\""),
+        key("on_unavailable", "\"503\""),
+        key("check", "{ type = \"tcp\" }"),
+        key("instance", "[]"),
+    ],
+    later: &[
+        "affinity",
+        "agent",
+        "all_down",
+        "allow_exhausted",
+        "proxy_protocol",
+        "reports",
+        "slow_start",
+        "thresholds",
+    ],
+};
+
+pub static CHECK: Section = Section {
+    title: "`check` of a [[pool]]",
+    keys: &[
+        key("type", "\"http\""),
+        key("path", "\"/health\""),
+        key("host", "\"app.example\""),
+        with_default("expect", "[\"200-399\"]"),
+        with_default("interval", "\"2s\""),
+        with_default("timeout", "\"1s\""),
+        with_default("rise", "2"),
+        with_default("fall", "3"),
+        with_default("initial", "\"down\""),
+    ],
+    later: &[],
+};
+
+pub static INSTANCE: Section = Section {
+    title: "[[pool.instance]]",
+    keys: &[
+        key("name", "\"app1\""),
+        key("address", "\"10.0.2.11:80\""),
+        with_default("weight", "100"),
+        key("group", "\"rack-a\""),
+        key("max_sessions", "500"),
+        with_default("state", "\"enable\""),
+    ],
+    later: &["node", "spare", "thresholds"],
+};
+
+pub static RULE: Section = Section {
+    title: "[[rule]]",
+    keys: &[
+        key("name", "\"reports\""),
+        key("match", "'PathPrefix(\"/reports\")'"),
+        key("pool", "\"web\""),
+        with_default("enabled", "true"),
+        key("on_unavailable", "\"503\""),
+        key("method", "\"fewest-sessions\""),
+        key("action", "\"deny\""),
+        key("status", "403"),
+    ],
+    later: &["affinity", "allow_exhausted", "persistence", "preload"],
+};
+
+pub static DEFAULT_RULE: Section = Section {
+    title: "[default_rule]",
+    keys: &[
+        key("pools", "[\"web\"]"),
+        key("on_unavailable", "\"503\""),
+        key("method", "\"fewest-sessions\""),
+    ],
+    later: &[],
+};
+
+/// Every table, in the order of the documentation.
+pub static SECTIONS: &[&Section] =
+    &[&ROOT, &DAEMON, &DATAPATH, &LISTENER, &POOL, &CHECK, &INSTANCE, &RULE, &DEFAULT_RULE];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_examples_are_toml() {
+        for section in SECTIONS {
+            for key in section.keys {
+                assert_eq!(
+                    section.keys.iter().filter(|other| other.name == key.name).count(),
+                    1,
+                    "{}",
+                    key.name
+                );
+                assert!(!section.later.contains(&key.name), "{}", key.name);
+                toml::de::DeValue::parse(key.example).expect(key.example);
+            }
+        }
+    }
+}
