@@ -58,7 +58,7 @@ impl Curl {
 }
 
 impl Reply {
-    fn parse(mut received: &[u8], exit_code: i32) -> Self {
+    pub(crate) fn parse(mut received: &[u8], exit_code: i32) -> Self {
         let mut reply = Self { status: 0, headers: HashMap::new(), body: Vec::new(), exit_code };
         // Interim replies (100 Continue) come before the real one.
         while reply.status < 200 {

@@ -3,9 +3,16 @@
 //! Stories that need the lab carry `#[ignore = "needs root"]`, so that plain `cargo test` works for everyone and says what it
 //! left out; `cargo xtask test` runs them.
 
+mod connection;
+pub mod counters;
 mod curl;
 pub mod lab;
+pub mod peer;
+pub mod router;
 mod test_lab;
 
+pub use connection::Connection;
 pub use curl::{Curl, Reply};
+pub use peer::Peer;
+pub use router::Router;
 pub use test_lab::TestLab;

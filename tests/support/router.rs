@@ -1,0 +1,216 @@
+//! routerd on the lab's gateway.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::lab::{Host, Lab};
+
+/// A running daemon; stopped when dropped. Its log is shown when the story fails.
+#[derive(Debug)]
+pub struct Router {
+    lab: Lab,
+    child: Child,
+    directory: PathBuf,
+}
+
+/// The settings that place a router in the lab; a story adds listeners, pools and rules.
+///
+/// `daemon` and `datapath` are further lines of those two tables, `rest` is everything behind them.
+pub fn configuration(lab: &Lab, daemon: &str, datapath: &str, rest: &str) -> String {
+    let directory = directory(lab);
+    format!(
+        r#"[daemon]
+control_socket = "{socket}"
+state_dir = "{state}"
+{daemon}
+
+[datapath]
+interfaces = ["client", "backends"]
+source_addresses = ["10.77.2.1"]
+pin_dir = "{pins}"
+{datapath}
+
+{rest}
+"#,
+        socket = directory.join("control.sock").display(),
+        state = directory.join("state").display(),
+        pins = lab.pin_dir().display(),
+    )
+}
+
+fn directory(lab: &Lab) -> PathBuf {
+    lab.host_dir(Host::Gateway)
+}
+
+impl Router {
+    /// Starts routerd with this configuration and waits until it serves.
+    ///
+    /// # Panics
+    /// With its log, if it ends or does not serve within 20 seconds.
+    pub fn start(lab: &Lab, configuration: &str) -> Self {
+        let directory = directory(lab);
+        fs::create_dir_all(directory.join("state")).expect("the state directory can be made");
+        fs::write(directory.join("router.toml"), configuration).expect("the configuration can be written");
+        let mut router = Self { lab: lab.clone(), child: spawn(lab, &directory), directory };
+        router.wait_until_it_serves();
+        router
+    }
+
+    /// Starts routerd again with the same files, after [`kill`](Self::kill) or [`stop`](Self::stop).
+    pub fn restart(&mut self) {
+        self.child = spawn(&self.lab, &self.directory);
+        self.wait_until_it_serves();
+    }
+
+    fn wait_until_it_serves(&mut self) {
+        let began = Instant::now();
+        while UnixStream::connect(self.socket()).is_err() {
+            if let Some(status) = self.child.try_wait().expect("routerd can be waited for") {
+                panic!("routerd ended ({status}); its log:\n{}", self.log());
+            }
+            assert!(
+                began.elapsed() < Duration::from_secs(20),
+                "routerd does not serve; its log:\n{}",
+                self.log()
+            );
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where routerctl and `curl --unix-socket` reach it.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join("control.sock")
+    }
+
+    pub fn configuration_file(&self) -> PathBuf {
+        self.directory.join("router.toml")
+    }
+
+    /// Everything that routerd has printed, over all restarts.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.join("routerd.log")).unwrap_or_default()
+    }
+
+    /// Sends a signal, such as `libc::SIGHUP`.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill has no memory effects; the child has not been waited for, so the number is still its own.
+        assert_eq!(
+            unsafe { libc::kill(self.pid() as i32, signal) },
+            0,
+            "routerd (pid {}) is gone",
+            self.pid()
+        );
+    }
+
+    /// Ends it as `kill -9` does.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("routerd can be killed");
+        self.child.wait().expect("routerd can be waited for");
+        // Its death leaves the socket's file behind; readiness is told by the next daemon's.
+        let _ = fs::remove_file(self.socket());
+    }
+
+    /// Asks it to end, as systemd does, and waits for it.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(libc::SIGTERM);
+        self.wait(Duration::from_secs(20))
+    }
+
+    fn wait(&mut self, limit: Duration) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("routerd can be waited for") {
+                return status;
+            }
+            assert!(began.elapsed() < limit, "routerd does not end; its log:\n{}", self.log());
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Runs routerctl with `--json` and returns what it printed.
+    pub fn ctl<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Value {
+        let output = self.routerctl().arg("--json").args(arguments).output().expect("routerctl starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        serde_json::from_str(&text).unwrap_or_else(|error| {
+            panic!("routerctl printed no JSON ({error}): {text}{}", String::from_utf8_lossy(&output.stderr))
+        })
+    }
+
+    /// routerctl, told where the daemon is.
+    pub fn routerctl(&self) -> Command {
+        let mut command = Command::new(binary("routerctl"));
+        command.arg("--socket").arg(self.socket());
+        command
+    }
+
+    /// Repeats `condition` until it holds.
+    ///
+    /// # Panics
+    /// With routerd's log, when it does not hold within `limit`.
+    pub fn eventually(&self, limit: Duration, what: &str, mut condition: impl FnMut(&Self) -> bool) {
+        let began = Instant::now();
+        while !condition(self) {
+            assert!(began.elapsed() < limit, "not within {limit:?}: {what}; routerd's log:\n{}", self.log());
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Open file descriptors of the daemon.
+    pub fn open_files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("routerd runs").count()
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("routerd's log:\n{}", self.log());
+        }
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(libc::SIGTERM);
+            let began = Instant::now();
+            while matches!(self.child.try_wait(), Ok(None)) && began.elapsed() < Duration::from_secs(5) {
+                sleep(Duration::from_millis(10));
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn spawn(lab: &Lab, directory: &Path) -> Child {
+    let log = File::options().create(true).append(true).open(directory.join("routerd.log"));
+    let log = log.expect("the log can be opened");
+    lab.command(Host::Gateway, binary("routerd"))
+        .arg("--config")
+        .arg(directory.join("router.toml"))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("a descriptor is free"))
+        .stderr(log)
+        .spawn()
+        .expect("nsenter starts")
+}
+
+/// A binary of `router-userspace`, built with the same profile as this test.
+pub fn binary(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let directory = test.parent().and_then(Path::parent).expect("tests lie in target/PROFILE/deps");
+    let binary = directory.join(name);
+    assert!(
+        binary.is_file(),
+        "{} is missing: cargo build --package router-userspace --bins",
+        binary.display()
+    );
+    binary
+}
