@@ -125,6 +125,8 @@ reasons! {
         HttpVersion = "http_version",
         /// `Upgrade: h2c`.
         H2cUpgrade = "h2c_upgrade",
+        /// More requests behind the first, which the listener does not allow.
+        Pipelined = "pipelined",
         /// The client closed or reset before its head was complete.
         ClientGone = "client_gone",
         /// A rule refuses this request.
@@ -135,6 +137,8 @@ reasons! {
         ConnectFailed = "connect_failed",
         /// Too many heads are being read at once, in all or from this client.
         TooManyHeads = "too_many_heads",
+        /// The instance closed or reset the connection before the first byte of its response.
+        NoResponse = "no_response",
         /// No source port is free towards the instance.
         NoSourcePort = "no_source_port",
         /// Too many open files or not enough memory.

@@ -80,6 +80,8 @@ pub struct Counters {
     closed: Count,
     /// First requests read completely.
     pub requests: Count,
+    /// First requests with further requests behind them, which went on unread.
+    pub pipelined: Count,
     /// Connections handed to the packet path.
     pub handoffs: Count,
     /// Times that another instance was tried after connecting to one had failed.

@@ -35,6 +35,15 @@ pub struct Handoff {
     pub rule: String,
 }
 
+/// What a client's connection agreed in its SYN. Both connections of a flow need the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpOptions {
+    pub timestamps: bool,
+    pub sack: bool,
+    pub window_scaling: bool,
+    pub ecn: bool,
+}
+
 /// One live flow as shown to operators.
 #[derive(Clone, Debug)]
 pub struct FlowInfo {
@@ -69,6 +78,10 @@ pub trait FlowTable: Send + Sync {
     /// once nothing is in custody. On refusal everything comes back
     /// unharmed and no byte has been sent, so the caller relays and counts the reason.
     fn hand_off(&self, handoff: Handoff) -> Result<(), (RelayReason, Handoff)>;
+
+    /// A connection from `source` to `instance` is about to be opened for a client's connection with these options.
+    /// Whatever must be arranged so that both can become one flow, is arranged now.
+    fn prepare(&self, client: TcpOptions, source: SocketAddr, instance: SocketAddr);
 
     /// Live flows, in no particular order.
     fn flows(&self) -> Vec<FlowInfo>;

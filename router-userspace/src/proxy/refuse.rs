@@ -26,12 +26,14 @@ pub fn status(reason: RefuseReason) -> Option<u16> {
         | RefuseReason::AmbiguousPath
         | RefuseReason::TlsOnHttp
         | RefuseReason::Http09
+        | RefuseReason::Pipelined
         | RefuseReason::H2cUpgrade => 400,
         RefuseReason::Denied => 403,
         RefuseReason::MethodNotAllowed => 405,
         RefuseReason::HeaderTimeout => 408,
         RefuseReason::UriTooLong => 414,
         RefuseReason::HeadTooLarge => 431,
+        RefuseReason::NoResponse => 502,
         RefuseReason::Unavailable
         | RefuseReason::ConnectFailed
         | RefuseReason::TooManyHeads
