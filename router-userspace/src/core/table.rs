@@ -184,6 +184,9 @@ impl RoutingTable {
                 let same = |old: &&Instance| old.name == instance.name && old.address == instance.address;
                 let Some(before) = old.instances.iter().find(same) else { continue };
                 instance.status = Arc::clone(&before.status);
+                if pool.check.is_none() {
+                    instance.status.trust();
+                }
                 if instance.state != before.state {
                     instance.status.set_admin(instance.state);
                 }
