@@ -46,6 +46,8 @@ impl RoutingTable {
     /// Decides where a request goes, and begins its session there. `tried` are the instances that this
     /// request could not connect to; they are left out.
     ///
+    /// The ids in the decision and in `tried` belong to this table: a connection keeps one snapshot for all its tries.
+    ///
     /// Allocates nothing when the path needed no normalising and no rule looks into escaped query values.
     pub fn decide(&self, request: &Request<'_>, tried: &[InstanceId]) -> Decision {
         self.resolve(request, tried, &mut (), |choice| {

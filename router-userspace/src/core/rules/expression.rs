@@ -53,6 +53,14 @@ impl Expression {
         }
     }
 
+    pub(super) fn call_count(&self) -> usize {
+        match self {
+            Self::All(parts, _) | Self::Any(parts, _) => parts.iter().map(Self::call_count).sum(),
+            Self::Not(part, _) => part.call_count(),
+            Self::Call(_) => 1,
+        }
+    }
+
     /// The smallest part that holds `place` and without which the whole cannot hold.
     pub(super) fn conjunct_at(&self, place: usize) -> Range<usize> {
         if let Self::All(parts, _) = self

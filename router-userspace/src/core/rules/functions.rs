@@ -189,7 +189,7 @@ fn host_name(argument: &Argument) -> Result<Box<str>, ExpressionError> {
         ));
     }
     let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '?' | '#' | '@');
-    if host.is_empty() || host.contains(odd) {
+    if host.is_empty() || argument.value.contains(odd) {
         let help = "write the host alone, without scheme and path, such as \"a.example\"";
         return Err(invalid(argument, format!("{:?} is not a host name", argument.value), help));
     }

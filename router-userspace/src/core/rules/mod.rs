@@ -58,6 +58,12 @@ impl Match {
         &self.expression
     }
 
+    /// The listeners that the expression names, so that the configuration can check that they exist.
+    pub fn listeners(&self) -> impl Iterator<Item = &Argument> {
+        let calls = self.expression.calls().into_iter();
+        calls.filter(|call| call.name == "Listener").flat_map(|call| &call.arguments)
+    }
+
     /// Whether the request satisfies the condition, by its normalised path.
     pub fn matches(&self, request: &super::request::Request<'_>) -> bool {
         self.evaluate(&View::normalised(request), |_, _| ())

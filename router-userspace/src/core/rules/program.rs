@@ -75,7 +75,7 @@ fn emit_chain(
     let mut start = tests.len();
     let (last, others) = parts.split_last().expect("a chain has parts");
     for part in others {
-        let next = Next::Test((start + part.calls().len()) as u32);
+        let next = Next::Test((start + part.call_count()) as u32);
         let (on_true, on_false) = if while_true { (next, on_false) } else { (on_true, next) };
         emit(part, on_true, on_false, tests)?;
         start = tests.len();

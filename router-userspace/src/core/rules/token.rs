@@ -70,8 +70,11 @@ fn token(input: &mut Input<'_>) -> winnow::Result<Token> {
     .parse_next(input)
 }
 
+/// A function's name. No function's name has these marks in it, but an argument that someone forgot to quote has.
 fn name(input: &mut Input<'_>) -> winnow::Result<String> {
-    take_while(1.., |c: char| c.is_alphanumeric() || c == '_').map(str::to_owned).parse_next(input)
+    take_while(1.., |c: char| c.is_alphanumeric() || "_-./:*".contains(c))
+        .map(str::to_owned)
+        .parse_next(input)
 }
 
 fn quoted(input: &mut Input<'_>) -> winnow::Result<String> {

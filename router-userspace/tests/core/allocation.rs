@@ -1,0 +1,58 @@
+//! A decision on the common path must not allocate.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use crate::support::*;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is passed on to the system allocator unchanged; counting touches only a thread-local cell.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the pointer came from `alloc` above, that is from the system allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_decision_over_ten_rules_allocates_nothing() {
+    let mut rules: Vec<_> = [
+        r#"Host("b.example")"#,
+        r#"HostSuffix("other.example")"#,
+        r#"PathPrefix("/api") && Method("POST")"#,
+        r#"Extension("png", "gif")"#,
+        r#"Header("X-Tenant", "acme") || HeaderContains("User-Agent", "Mobile")"#,
+        r#"Cookie("beta", "1")"#,
+        r#"Query("debug", "1")"#,
+        r#"ClientIP("192.168.0.0/16", "2001:db8::/32")"#,
+        r#"PathRegexp("^/user/[0-9]+$")"#,
+    ]
+    .map(|condition| rule("other", condition, SECOND))
+    .into();
+    rules.push(rule("last", r#"Host("a.example") && !Http10()"#, FIRST));
+    let table = table(rules, vec![pool("p", ["a", "b"].map(instance)), pool("q", [])]);
+    let ask = get("/analysis/1?a=b").header("User-Agent", "curl/8").header("Cookie", "a=1; beta=0");
+    ask.seen(|request| {
+        drop(table.decide(request, &[])); // regular expressions set up their scratch space once
+        let before = ALLOCATIONS.get();
+        for _ in 0..100 {
+            let decision = table.decide(request, &[]);
+            assert_eq!(table.rule_name(decision.rule), "last");
+        }
+        assert_eq!(ALLOCATIONS.get() - before, 0);
+    });
+}

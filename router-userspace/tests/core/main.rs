@@ -1,0 +1,11 @@
+//! Stories about the decision core, told through its public interface alone.
+
+mod allocation;
+mod concurrency;
+mod decisions;
+mod explain;
+mod expressions;
+mod functions;
+mod paths;
+mod support;
+mod unavailable;
