@@ -55,15 +55,20 @@ pub(super) struct Listener {
     pub source: Placed<Source>,
     pub offload: Placed<Offload>,
     pub offload_after_bytes: Placed<u64>,
-    pub offload_after_requests: Placed<u32>,
     pub offload_after: Placed<Duration>,
+    pub offload_second_request: Placed<bool>,
     pub header_timeout: Placed<Duration>,
     pub max_header_bytes: Placed<u32>,
     pub forwarded_for: Placed<bool>,
     pub allow_http09: Placed<bool>,
+    pub pipelining: Placed<bool>,
     pub connect_timeout: Placed<Duration>,
     pub connect_retries: Placed<u32>,
     pub idle_timeout: Placed<Duration>,
+    pub half_closed_timeout: Placed<Duration>,
+    pub retry_after: Placed<Duration>,
+    pub backlog: Placed<u32>,
+    pub max_segment: Option<Placed<u16>>,
 }
 
 pub(super) struct Pool {
@@ -138,6 +143,7 @@ const ON_UNAVAILABLE: &[(&str, OnUnavailable)] =
 const ON_UNAVAILABLE_LATER: &[&str] = &["pool:*", "queue:*"];
 
 const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Reads every table, collecting problems in `report`.
@@ -224,15 +230,20 @@ fn listener(section: Section<'_, '_>) -> Listener {
             ),
         ),
         offload_after_bytes: section.defaulted("offload_after_bytes", values::integer(0..=1 << 30)),
-        offload_after_requests: section.defaulted("offload_after_requests", values::integer(1..=1_000_000)),
         offload_after: section.defaulted("offload_after", values::duration(MILLISECOND..=DAY)),
+        offload_second_request: section.defaulted("offload_second_request", values::boolean),
         header_timeout: section.defaulted("header_timeout", values::duration(100 * MILLISECOND..=DAY)),
         max_header_bytes: section.defaulted("max_header_bytes", values::integer(1_024..=1_048_576)),
         forwarded_for: section.defaulted("forwarded_for", values::boolean),
         allow_http09: section.defaulted("allow_http09", values::boolean),
+        pipelining: section.defaulted("pipelining", values::boolean),
         connect_timeout: section.defaulted("connect_timeout", values::duration(10 * MILLISECOND..=DAY)),
         connect_retries: section.defaulted("connect_retries", values::integer(0..=100)),
-        idle_timeout: section.defaulted("idle_timeout", values::duration(1_000 * MILLISECOND..=30 * DAY)),
+        idle_timeout: section.defaulted("idle_timeout", values::duration(SECOND..=30 * DAY)),
+        half_closed_timeout: section.defaulted("half_closed_timeout", values::duration(SECOND..=30 * DAY)),
+        retry_after: section.defaulted("retry_after", values::duration(SECOND..=DAY)),
+        backlog: section.defaulted("backlog", values::integer(1..=65_535)),
+        max_segment: section.optional("max_segment", values::integer(536..=65_495)),
     };
     section.defaulted("once_only", |found| match values::boolean(found)? {
         true => Ok(()),

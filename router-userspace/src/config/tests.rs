@@ -116,8 +116,8 @@ fn every_setting_is_taken_over() {
         source = "snat"
         offload = "handoff"
         offload_after_bytes = 0
-        offload_after_requests = 5
         offload_after = "1m30s"
+        offload_second_request = false
         once_only = true
         header_timeout = "500ms"
         max_header_bytes = 0x1000
@@ -126,6 +126,11 @@ fn every_setting_is_taken_over() {
         connect_timeout = "2s"
         connect_retries = 0
         idle_timeout = "30m"
+        pipelining = false
+        half_closed_timeout = "1m"
+        retry_after = "7s"
+        backlog = 128
+        max_segment = 1400
         [[pool]]
         name = "app"
         method = "fewest-sessions"
@@ -194,8 +199,8 @@ fn every_setting_is_taken_over() {
             source: Source::Snat,
             offload: Offload::Handoff,
             offload_after_bytes: 0,
-            offload_after_requests: 5,
             offload_after: Duration::from_secs(90),
+            offload_second_request: false,
             header_timeout: Duration::from_millis(500),
             max_header_bytes: 4_096,
             forwarded_for: false,
@@ -203,6 +208,11 @@ fn every_setting_is_taken_over() {
             connect_timeout: Duration::from_secs(2),
             connect_retries: 0,
             idle_timeout: Duration::from_secs(1_800),
+            pipelining: false,
+            half_closed_timeout: Duration::from_secs(60),
+            retry_after: Duration::from_secs(7),
+            backlog: 128,
+            max_segment: Some(1_400),
         }
     );
     let table = &plan.table;
@@ -555,8 +565,8 @@ fn listeners_do_not_share_a_name_or_an_address() {
 #[test]
 fn source_addresses_and_ports_fit_listeners_and_instances() {
     assert_eq!(
-        problems_of("[datapath]\nsource_addresses = [\"fd00::1\"]\n"),
-        "r.toml:11:11: no source address can reach 10.0.2.11:80: `source_addresses` has no IPv4 one (add an IPv4 address of this host, or leave `source_addresses` out)"
+        warnings(&format!("{BASE}[datapath]\nsource_addresses = [\"fd00::1\"]\n")),
+        "r.toml:11:11: `source_addresses` has no IPv4 address for 10.0.2.11:80, so the route decides which one is used (add one of this host's)"
     );
     assert_eq!(
         problems_of("[datapath]\nsource_addresses = [\"10.0.2.1\", \"10.0.2.1\", \"0.0.0.0\"]\n"),

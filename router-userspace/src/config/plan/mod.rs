@@ -60,24 +60,35 @@ pub struct ListenerPlan {
     pub protocol: Protocol,
     pub source: Source,
     pub offload: Offload,
-    /// With [`Offload::Auto`], handed off once this many bytes of a body, in either direction, are known to come.
+    /// With [`Offload::Auto`], handed off when so many bytes have been relayed, or are announced by `Content-Length`.
     pub offload_after_bytes: u64,
-    /// With [`Offload::Auto`], handed off with this request of a connection.
-    pub offload_after_requests: u32,
-    /// With [`Offload::Auto`], handed off at this age.
+    /// With [`Offload::Auto`], handed off at this age, even if idle.
     pub offload_after: Duration,
+    /// With [`Offload::Auto`], whether a second request on the connection is enough.
+    pub offload_second_request: bool,
     /// From accepting the connection to the end of its first head.
     pub header_timeout: Duration,
+    /// Bytes of the head up to and including its empty line.
     pub max_header_bytes: u32,
-    /// Whether `X-Forwarded-For` is added to the first request.
+    /// Whether the client's address is added to `X-Forwarded-For` of the first request.
     pub forwarded_for: bool,
     pub allow_http09: bool,
+    /// Whether more requests may follow the first before it is answered.
+    pub pipelining: bool,
     /// For each attempt at an instance.
     pub connect_timeout: Duration,
     /// How many further instances are tried when connecting fails.
     pub connect_retries: u32,
-    /// How long a connection may carry nothing in either direction.
+    /// How long a relayed connection may carry nothing in either direction.
     pub idle_timeout: Duration,
+    /// The same, once one side has closed its direction.
+    pub half_closed_timeout: Duration,
+    /// What a 503 tells the client to wait; sent in whole seconds.
+    pub retry_after: Duration,
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+    /// Greatest segment that clients may send, in bytes; by the route if `None`.
+    pub max_segment: Option<u16>,
 }
 
 /// Checks what values mean to each other. `None` if a part is missing; then `report` says which.

@@ -55,11 +55,12 @@ fn instance_address(file: &File, address: &Placed<SocketAddr>, report: &Report<'
         && !sources.value.iter().any(|source| source.value.is_ipv4() == address.value.is_ipv4())
     {
         let family = family(address.value);
-        let message =
-            format!("no source address can reach {}: `source_addresses` has no {family} one", address.value);
-        let problem = Problem::at(address.span.clone(), message)
-            .help(format!("add an {family} address of this host, or leave `source_addresses` out"));
-        report.add(problem.earlier(sources.span.clone(), "these source addresses"));
+        let message = format!(
+            "`source_addresses` has no {family} address for {}, so the route decides which one is used",
+            address.value
+        );
+        let problem = Problem::at(address.span.clone(), message).help("add one of this host's");
+        report.warn(problem.earlier(sources.span.clone(), "these source addresses"));
     }
 }
 
