@@ -13,6 +13,6 @@ pub fn run(release: bool) -> Result<()> {
     }
     workspace::succeed(&mut command)?;
     let directory = workspace::target_dir().join(if release { "release" } else { "debug" });
-    println!("built routerd, routerctl and router-agent in {}", directory.display());
+    println!("built routerd and routerctl in {}", directory.display());
     Ok(())
 }

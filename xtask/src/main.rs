@@ -8,9 +8,13 @@ mod toolchain;
 mod topology;
 
 mod build;
+mod check;
+mod fuzz;
 mod lab;
 mod progress;
 mod setup;
+mod test;
+mod verify;
 mod workspace;
 
 use std::process::ExitCode;
@@ -36,6 +40,24 @@ enum Command {
         #[arg(long)]
         release: bool,
     },
+    /// Check formatting, lints, and who may use whom.
+    Check,
+    /// Load the kernel programs and compare what they cost the verifier with the record.
+    Verify {
+        /// Record the costs instead.
+        #[arg(long)]
+        update: bool,
+    },
+    /// Run everything that this machine can run.
+    Test,
+    /// Run the fuzz targets for a while.
+    Fuzz {
+        /// One target; all of them, if left out.
+        target: Option<String>,
+        /// How long each target runs.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
     /// Raise and take down the lab, and run commands on its hosts.
     Lab {
         #[command(subcommand)]
@@ -57,6 +79,10 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Setup => setup::run(),
         Command::Build { release } => build::run(release),
+        Command::Check => check::run(),
+        Command::Verify { update } => verify::run(update),
+        Command::Test => test::run(),
+        Command::Fuzz { target, seconds } => fuzz::run(target, seconds),
         Command::Lab { action } => lab::run(action),
     }
 }

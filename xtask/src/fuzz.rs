@@ -1,0 +1,55 @@
+//! `cargo xtask fuzz`: runs the fuzz targets for a bounded time.
+
+use std::env;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace;
+
+const VERSION: &str = "cargo-fuzz@0.13.1";
+
+/// Runs one target, or all of them one after the other, for so many seconds each.
+pub fn run(target: Option<String>, seconds: u64) -> Result<()> {
+    install()?;
+    let targets = match target {
+        Some(target) => vec![target],
+        None => list()?,
+    };
+    for target in targets {
+        println!("== fuzzing {target} for {seconds} s");
+        let limit = format!("-max_total_time={seconds}");
+        workspace::succeed(cargo_fuzz().args(["run", &target, "--", &limit, "-rss_limit_mb=2048"]))?;
+    }
+    Ok(())
+}
+
+fn list() -> Result<Vec<String>> {
+    let output = cargo_fuzz().arg("list").output().context("cannot start cargo-fuzz")?;
+    if !output.status.success() {
+        bail!("cargo fuzz list failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+fn install() -> Result<()> {
+    if workspace::tools_dir().join("bin/cargo-fuzz").is_file() {
+        return Ok(());
+    }
+    println!("building {VERSION}");
+    let mut command = workspace::cargo();
+    command.args(["install", VERSION, "--locked", "--root"]).arg(workspace::tools_dir());
+    workspace::succeed(command.stdin(Stdio::null()))
+}
+
+/// The sanitisers are unstable flags, which a stable compiler accepts when it is told to.
+fn cargo_fuzz() -> std::process::Command {
+    let mut command = workspace::cargo();
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = std::iter::once(workspace::tools_dir().join("bin")).chain(env::split_paths(&path));
+    command.arg("fuzz");
+    command
+        .env("PATH", env::join_paths(path).expect("PATH was a list of paths before"))
+        .env("RUSTC_BOOTSTRAP", "1");
+    command
+}
