@@ -1,1 +1,3 @@
 //! Composition root: the one place where everything meets; nothing uses it.
+
+pub mod heads;

@@ -1,1 +1,18 @@
-//! control
+//! What operators see of a running daemon: the control socket and its protocol, and the metrics.
+//!
+//! `protocol` is shared with `routerctl`. The route of a question: `server` accepts, `routes` finds the answer's function,
+//! and that reads the live snapshot, counters and flows from `state`. Nothing here changes what it looks at.
+
+mod connections;
+mod explain;
+mod flows;
+mod metrics;
+pub mod protocol;
+mod routes;
+pub mod server;
+pub mod socket;
+pub mod state;
+mod view;
+
+pub use server::{Server, Settings, StartError};
+pub use state::State;

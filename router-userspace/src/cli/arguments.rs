@@ -1,0 +1,101 @@
+//! The command line of `routerctl`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::control::protocol::{DEFAULT_SOCKET, Header};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done, and the answer is good
+  1  the answer is no: `check` found errors, or the request of `explain` would not reach an instance
+  2  the command line, or a value in it, is wrong
+  3  no answer: the daemon cannot be reached, may not be asked, or speaks another version";
+
+/// Looks into a running routerd.
+#[derive(Debug, Parser)]
+#[command(name = "routerctl", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub(super) struct Arguments {
+    /// Control socket of the daemon
+    #[arg(long, global = true, value_name = "PATH", env = "ROUTER_SOCKET", default_value = DEFAULT_SOCKET)]
+    pub(super) socket: PathBuf,
+    /// Print the daemon's JSON instead of tables
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// What the daemon is doing: listeners, pools, connections, and why some were relayed or refused
+    Status,
+    /// Pools with their method, check and live sessions
+    Pools,
+    /// Instances with their health, admin state, weight and live sessions
+    Instances,
+    /// Rules in the order in which they are tried
+    Rules,
+    /// Connections that travel through the kernel
+    Flows(FlowFilter),
+    /// The decision that the daemon would take for a request now, and why; changes nothing
+    Explain(Question),
+    /// Validate a configuration file on this host, without a daemon
+    Check {
+        /// The configuration file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Every reason for which a packet, connection or request is not simply carried on, and how often it occurred
+    Reasons,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct FlowFilter {
+    /// Only flows to this instance: its name, or its address and port
+    #[arg(long, value_name = "NAME")]
+    pub(super) instance: Option<String>,
+    /// Only flows from this client: an address, an address and port, or a network such as 10.0.0.0/8
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) client: Option<String>,
+    /// Only flows of this listener: its name, or its address and port
+    #[arg(long, value_name = "NAME")]
+    pub(super) listener: Option<String>,
+    /// Print only how many flows match
+    #[arg(long)]
+    pub(super) count: bool,
+    /// Print at most so many, the oldest first
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Question {
+    /// The listener that the client connects to
+    #[arg(long, value_name = "NAME")]
+    pub(super) listener: String,
+    /// The client's address
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) client: IpAddr,
+    /// Path and query of the request, as they stand in its first line
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub(super) path: String,
+    /// A header field such as 'Host: gis.example'; may be given several times
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = header)]
+    pub(super) headers: Vec<Header>,
+    /// The request's method
+    #[arg(long, short = 'X', value_name = "METHOD", default_value = "GET")]
+    pub(super) method: String,
+    /// The request's HTTP version
+    #[arg(long, value_name = "VERSION", default_value = "1.1", value_parser = ["1.0", "1.1"])]
+    pub(super) http_version: String,
+}
+
+fn header(text: &str) -> Result<Header, String> {
+    let (name, value) = text
+        .split_once(':')
+        .ok_or("a header field needs a colon between name and value: 'Host: gis.example'")?;
+    Ok(Header { name: name.to_owned(), value: value.trim_matches([' ', '\t']).to_owned() })
+}

@@ -1,0 +1,138 @@
+//! `status`, `pools` and `instances` as tables.
+
+use std::io::{self, Write};
+
+use super::table::{BAD, BOLD, Cell, DIM, GOOD, Table, duration};
+use crate::control::protocol::{Instance, Pool, Status};
+
+pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
+    let Status { version, pid, .. } = status;
+    let up = duration(status.uptime_seconds as f64);
+    write!(out, "{BOLD}routerd {version}{BOLD:#}, pid {pid}, up {up}")?;
+    if let Some(file) = &status.config_file {
+        write!(out, ", {file}")?;
+    }
+    if let Some(group) = &status.group {
+        write!(out, ", group {group}")?;
+    }
+    let datapath = &status.datapath;
+    let style = if datapath.loaded { GOOD } else { BAD };
+    writeln!(out, "\ndata path    {style}{}{style:#}", datapath.detail)?;
+    if datapath.loaded {
+        writeln!(out, "flows        {} of {}", datapath.flows, datapath.max_flows)?;
+    }
+    let count = &status.connections;
+    writeln!(
+        out,
+        "connections  {} accepted, {} open, {} requests",
+        count.accepted, count.open, count.requests
+    )?;
+    writeln!(
+        out,
+        "             {} handed off, {} relayed, {} refused, {} retries",
+        count.handed_off, count.relayed, count.refused, count.retries
+    )?;
+
+    writeln!(out)?;
+    let mut listeners = Table::new(&["LISTENER", "ADDRESS", "PROTOCOL", "OFFLOAD"]);
+    for listener in &status.listeners {
+        listeners.row(vec![
+            Cell::new(&listener.name),
+            Cell::new(listener.address),
+            Cell::new(&listener.protocol),
+            Cell::new(&listener.offload),
+        ]);
+    }
+    listeners.print(out)?;
+
+    writeln!(out)?;
+    let mut pools = Table::new(&["POOL", "SERVING", ">SESSIONS"]);
+    for pool in &status.pools {
+        pools.row(vec![
+            Cell::new(&pool.name),
+            serving(pool.serving, pool.instances),
+            Cell::number(pool.sessions),
+        ]);
+    }
+    pools.print(out)?;
+
+    for (title, reasons) in [("RELAYED BECAUSE", &status.relayed), ("REFUSED BECAUSE", &status.refused)] {
+        if reasons.is_empty() {
+            continue;
+        }
+        writeln!(out)?;
+        let mut table = Table::new(&[title, ">COUNT"]);
+        for (reason, count) in reasons {
+            table.row(vec![Cell::new(reason), Cell::number(count)]);
+        }
+        table.print(out)?;
+    }
+    Ok(())
+}
+
+pub(super) fn pools(pools: &[Pool], out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&["POOL", "SERVING", ">SESSIONS", "METHOD", "ON UNAVAILABLE", "CHECK"]);
+    for pool in pools {
+        table.row(vec![
+            Cell::new(&pool.name),
+            serving(pool.serving, pool.instances.len()),
+            Cell::number(pool.sessions),
+            Cell::new(&pool.method),
+            Cell::new(pool.on_unavailable.as_deref().unwrap_or("by listener")),
+            Cell::optional(pool.check.as_ref()),
+        ]);
+    }
+    table.print(out)
+}
+
+pub(super) fn instances(instances: &[Instance], out: &mut dyn Write) -> io::Result<()> {
+    let titles = [
+        "POOL",
+        "INSTANCE",
+        "ADDRESS",
+        "HEALTH",
+        "ADMIN",
+        ">WEIGHT",
+        ">SESSIONS",
+        ">LIMIT",
+        ">TOTAL",
+        "GROUP",
+        "HEALTH DETAIL",
+    ];
+    let mut table = Table::new(&titles);
+    for instance in instances {
+        table.row(vec![
+            Cell::new(&instance.pool),
+            Cell::new(&instance.name),
+            Cell::new(instance.address),
+            health(instance),
+            admin(instance),
+            Cell::number(instance.weight),
+            Cell::number(instance.sessions),
+            Cell::number(instance.max_sessions.map_or_else(|| "-".to_owned(), |limit| limit.to_string())),
+            Cell::number(instance.sessions_total),
+            Cell::optional(instance.group.as_ref()),
+            Cell::optional(instance.health_detail.as_ref()),
+        ]);
+    }
+    table.print(out)
+}
+
+fn serving(serving: usize, all: usize) -> Cell {
+    let style = match serving {
+        0 => BAD,
+        _ if serving == all => GOOD,
+        _ => DIM,
+    };
+    Cell::new(format!("{serving}/{all}")).style(style)
+}
+
+pub(super) fn health(instance: &Instance) -> Cell {
+    let style = if instance.health == "up" { GOOD } else { BAD };
+    Cell::new(&instance.health).style(style)
+}
+
+pub(super) fn admin(instance: &Instance) -> Cell {
+    let cell = Cell::new(&instance.admin);
+    if instance.admin == "enabled" { cell } else { cell.style(DIM) }
+}

@@ -1,0 +1,216 @@
+//! Answering `explain`: a head as a client would send it, read by the listeners' own parser, decided by the decision
+//! core's own code, and the trace in words.
+
+use std::time::Instant;
+
+use router_common::abi::reason::RefuseReason;
+
+use super::flows::unknown;
+use super::protocol::{
+    ExplainRequest, ExplainedInstance, ExplainedOutcome, ExplainedRule, ExplainedTest, Explanation, Listener,
+    RuleResult as Verdict,
+};
+use super::routes::Refusal;
+use super::state::State;
+use super::view;
+use crate::core::choose::{Exclusion, LostBy};
+use crate::core::decide::Outcome;
+use crate::core::explain::{InstanceResult, InstanceTrace, RuleResult, RuleTrace, Trace};
+use crate::core::request::{HttpRequest, Request};
+use crate::core::table::{RoutingTable, RuleRef};
+
+/// The decision for a request now, or why the question makes no sense.
+pub fn explain(state: &State, asked: &ExplainRequest) -> Result<Explanation, Refusal> {
+    let listeners = state.listeners.load();
+    let listener = listeners.iter().find(|listener| listener.name == asked.listener).ok_or_else(|| {
+        let known: Vec<_> = listeners.iter().map(|listener| listener.name.as_str()).collect();
+        unknown("listener", &asked.listener, &known)
+    })?;
+    let table = state.table.load();
+    let decide = |http: Option<HttpRequest<'_>>| {
+        let path = http.map(|http| http.path.to_owned());
+        let client = asked.client.to_canonical();
+        in_words(
+            &table,
+            table.explain(&Request { listener: &listener.name, client, tls: false, http }, &[]),
+            path,
+        )
+    };
+    if listener.protocol != "http" {
+        return Ok(decide(None));
+    }
+
+    let head = head(asked, listener)?;
+    let mut explanation = None;
+    let read = state.heads.read(&listener.name, &head, &mut |http| explanation = Some(decide(Some(http))));
+    match (read, explanation) {
+        (Ok(()), Some(explanation)) => Ok(explanation),
+        (Ok(()), None) => Ok(refused(RefuseReason::BadRequest)),
+        (Err(reason), _) => Ok(refused(reason)),
+    }
+}
+
+/// The head that a client would send. Whether it is a good one is for the listener's own parser to say; only what
+/// would make it another request than the one that was asked about is refused here.
+fn head(asked: &ExplainRequest, listener: &Listener) -> Result<Vec<u8>, Refusal> {
+    let ExplainRequest { method, path, http_version, headers, .. } = asked;
+    if !matches!(http_version.as_str(), "1.0" | "1.1") {
+        return Err(Refusal::bad_request(
+            format!("http_version is \"{}\"", http_version.escape_default()),
+            "give \"1.0\" or \"1.1\"",
+        ));
+    }
+    let fields = headers.iter().flat_map(|header| [&header.name, &header.value]);
+    for part in [method, path].into_iter().chain(fields) {
+        if part.contains(['\r', '\n']) {
+            return Err(Refusal::bad_request(
+                format!("\"{}\" contains a line break", part.escape_default()),
+                "give method, path and header fields without line breaks",
+            ));
+        }
+    }
+    let mut head = format!("{method} {path} HTTP/{http_version}\r\n");
+    // Every client of HTTP/1.1 sends a host; who asks about a path alone need not think of it.
+    if http_version == "1.1" && !headers.iter().any(|header| header.name.eq_ignore_ascii_case("host")) {
+        head.push_str(&format!("Host: {}\r\n", listener.address));
+    }
+    for header in headers {
+        head.push_str(&format!("{}: {}\r\n", header.name, header.value));
+    }
+    head.push_str("\r\n");
+    Ok(head.into_bytes())
+}
+
+/// The listener would answer the head itself; no rule sees it.
+fn refused(reason: RefuseReason) -> Explanation {
+    Explanation {
+        outcome: ExplainedOutcome::Refused {
+            reason: reason.name().to_owned(),
+            description: reason.description().trim().to_owned(),
+        },
+        normalised_path: None,
+        rules: Vec::new(),
+        instances: Vec::new(),
+        method: None,
+    }
+}
+
+fn in_words(table: &RoutingTable, trace: Trace, normalised_path: Option<String>) -> Explanation {
+    let candidates =
+        trace.instances.iter().filter(|one| !matches!(one.result, InstanceResult::Excluded(_))).count();
+    let winner = trace.instances.iter().find(|one| one.result == InstanceResult::Chosen).cloned();
+    let now = Instant::now();
+    let instances = trace.instances.iter().map(|one| ExplainedInstance {
+        // The counts of the trace, not those of this moment: they are what was compared.
+        instance: super::protocol::Instance {
+            sessions: one.sessions,
+            ..view::instance(table.pool(one.id.pool), table.instance(one.id), now)
+        },
+        chosen: one.result == InstanceResult::Chosen,
+        load: one.load.filter(|_| !matches!(one.result, InstanceResult::Excluded(_))),
+        because: why(table, one, winner.as_ref(), candidates),
+    });
+    let rules = trace.rules.iter().map(explain_rule);
+    let by_default = (trace.rule == RuleRef::Default).then(|| ExplainedRule {
+        name: trace.rule_name.clone(),
+        condition: "Any()".to_owned(),
+        result: Verdict::Matched,
+        failed: None,
+        tests: Vec::new(),
+        because: "no rule before it matches".to_owned(),
+    });
+    Explanation {
+        outcome: outcome(table, &trace),
+        normalised_path,
+        rules: rules.chain(by_default).collect(),
+        instances: instances.collect(),
+        method: (candidates > 1).then(|| trace.method.name().to_owned()),
+    }
+}
+
+fn explain_rule(rule: &RuleTrace) -> ExplainedRule {
+    let (result, failed, because) = match &rule.result {
+        RuleResult::Selected => {
+            let tests: Vec<_> = rule
+                .tests
+                .iter()
+                .map(|test| format!("{} {}", test.text, if test.holds { "holds" } else { "does not hold" }))
+                .collect();
+            (Verdict::Matched, None, tests.join(", "))
+        }
+        RuleResult::NoMatch { failed } => {
+            (Verdict::NotMatched, Some(failed.clone()), format!("{failed} does not hold"))
+        }
+        RuleResult::Disabled => (Verdict::Disabled, None, "disabled rules are skipped".to_owned()),
+    };
+    let tests = rule.tests.iter().map(|test| ExplainedTest { test: test.text.clone(), holds: test.holds });
+    ExplainedRule {
+        name: rule.name.clone(),
+        condition: rule.condition.clone(),
+        result,
+        failed,
+        tests: tests.collect(),
+        because,
+    }
+}
+
+fn outcome(table: &RoutingTable, trace: &Trace) -> ExplainedOutcome {
+    let rule = trace.rule_name.clone();
+    match trace.outcome {
+        Outcome::Instance { id, .. } => ExplainedOutcome::Instance {
+            rule,
+            pool: table.pool(id.pool).name.clone(),
+            instance: table.instance(id).name.clone(),
+            address: table.instance(id).address,
+        },
+        Outcome::Deny { status } => ExplainedOutcome::Deny { rule, status },
+        Outcome::Unavailable { action } => ExplainedOutcome::Unavailable {
+            rule,
+            pools: view::pool_names(table, trace.rule),
+            action: action.name().to_owned(),
+        },
+        Outcome::AmbiguousPath => ExplainedOutcome::AmbiguousPath {
+            raw_rule: trace.raw_path_rule.clone().unwrap_or_default(),
+            normalised_rule: rule,
+        },
+    }
+}
+
+fn why(
+    table: &RoutingTable,
+    one: &InstanceTrace,
+    winner: Option<&InstanceTrace>,
+    candidates: usize,
+) -> String {
+    let instance = table.instance(one.id);
+    let load = |one: Option<&InstanceTrace>| one.and_then(|one| one.load).unwrap_or(f64::INFINITY);
+    match one.result {
+        InstanceResult::Chosen if candidates == 1 => "the only candidate".to_owned(),
+        InstanceResult::Chosen => "comes first among the candidates".to_owned(),
+        InstanceResult::Excluded(Exclusion::Tried) => "this request tried it in vain".to_owned(),
+        InstanceResult::Excluded(Exclusion::Maintenance) => "in maintenance".to_owned(),
+        InstanceResult::Excluded(Exclusion::Down) => match instance.status.health().last_failure() {
+            Some((failure, _)) => format!("down: {failure}"),
+            None => "down: not checked yet".to_owned(),
+        },
+        InstanceResult::Excluded(Exclusion::NoWeight) => "its weight is 0".to_owned(),
+        InstanceResult::Excluded(Exclusion::Full) => {
+            format!("full: {} of {} sessions", one.sessions, instance.max_sessions.unwrap_or(u32::MAX))
+        }
+        InstanceResult::Lost(LostBy::Draining) => "draining, and another can serve".to_owned(),
+        InstanceResult::Lost(LostBy::Group) => {
+            format!("not in this router's group \"{}\", and another is", table.group().unwrap_or_default())
+        }
+        InstanceResult::Lost(LostBy::Load) => {
+            format!("load {:.2} against {:.2}", load(Some(one)), load(winner))
+        }
+        InstanceResult::Lost(LostBy::Sessions) => {
+            let other = winner.map_or(0, |winner| winner.sessions);
+            format!("same load, {} sessions against {other}", one.sessions)
+        }
+        InstanceResult::Lost(LostBy::ChosenLater) => "equal, but chosen more recently".to_owned(),
+        InstanceResult::Lost(LostBy::Order) => {
+            "equal in everything, but later in the configuration".to_owned()
+        }
+    }
+}

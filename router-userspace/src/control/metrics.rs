@@ -1,0 +1,208 @@
+//! The daemon's numbers in the Prometheus text format, read at the moment of the scrape.
+//!
+//! Labels take their values from the configuration and from the lists of reasons only, never from clients, so the
+//! number of series is bounded by the configuration.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+use std::time::{Instant, UNIX_EPOCH};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, prometheus_text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use router_common::abi::reason::{PacketReason, RefuseReason, RelayReason};
+
+use super::state::State;
+use super::view;
+use crate::core::health::Reachability;
+use crate::core::status::AdminState;
+use crate::core::table::RuleRef;
+
+pub use prometheus_text::CONTENT_TYPE;
+
+/// Every metric of the daemon.
+pub fn text(state: &Arc<State>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("router");
+    registry.register_collector(Box::new(Scrape(Arc::clone(state))));
+    let mut text = String::new();
+    prometheus_text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Scrape(Arc<State>);
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        daemon(&mut encoder, &self.0)?;
+        reasons(&mut encoder, &self.0)?;
+        flows(&mut encoder, &self.0)?;
+        rules(&mut encoder, &self.0)?;
+        pools(&mut encoder, &self.0)
+    }
+}
+
+fn daemon(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
+    let started = state.started_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let counters = &state.counters;
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    gauges(encoder, "build_info", "Version of the daemon; the value is always 1", [(version, 1)])?;
+    let help = "When the daemon started, in seconds since the epoch";
+    one(encoder, "start_time_seconds", help, &ConstGauge::new(started))?;
+    count(encoder, "connections_accepted", "Connections accepted", counters.accepted.get())?;
+    let help = "Accepted connections that the daemon itself holds now; handed-off ones are flows instead";
+    one(encoder, "connections_open", help, &ConstGauge::new(signed(counters.open())))?;
+    count(encoder, "requests", "First requests read completely", counters.requests.get())?;
+    count(encoder, "handoffs", "Connections handed to the packet path", counters.handoffs.get())?;
+    let help = "Times that another instance was tried after connecting to one had failed";
+    count(encoder, "retries", help, counters.retries.get())
+}
+
+fn reasons(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
+    let help = meanings(
+        "Connections relayed in user space instead of being handed off",
+        RelayReason::ALL.iter().map(|reason| (reason.name(), reason.description())),
+    );
+    let relayed = state.counters.relayed.iter().map(|(reason, count)| ([("reason", reason.name())], count));
+    counts(encoder, "relayed", &help, relayed)?;
+    let help = meanings(
+        "Connections and requests refused",
+        RefuseReason::ALL.iter().map(|reason| (reason.name(), reason.description())),
+    );
+    let refused = state.counters.refused.iter().map(|(reason, count)| ([("reason", reason.name())], count));
+    counts(encoder, "refused", &help, refused)
+}
+
+/// Absent without a data path: a constant zero would look like an idle one.
+fn flows(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
+    let Some(flows) = &state.flows else { return Ok(()) };
+    one(encoder, "flows", "Flows alive in the kernel", &ConstGauge::new(signed(flows.len() as u64)))?;
+    one(encoder, "flows_max", "Greatest number of flows", &ConstGauge::new(signed(flows.capacity() as u64)))?;
+    let help = meanings(
+        "Packets that the packet path looked at",
+        PacketReason::ALL.iter().map(|reason| (reason.name(), reason.description())),
+    );
+    // A reason is one series, even if the data path reports it in several parts.
+    let mut packets = BTreeMap::<&str, u64>::new();
+    for (reason, count) in flows.counters() {
+        *packets.entry(reason).or_default() += count;
+    }
+    counts(
+        encoder,
+        "packets",
+        &help,
+        packets.into_iter().map(|(reason, count)| ([("reason", reason)], count)),
+    )
+}
+
+fn rules(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
+    let table = state.table.load();
+    let all = (0..table.rules().len()).map(RuleRef::Rule).chain([RuleRef::Default]);
+    let hits = all.map(|rule| ([("rule", table.rule_name(rule))], table.hits(rule).get()));
+    counts(encoder, "rule_requests", "Requests that the rule selected", hits)
+}
+
+fn pools(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
+    let table = state.table.load();
+    let pools = table.pools().iter();
+    let sizes = pools.clone().map(|pool| ([("pool", pool.name.as_str())], pool.instances.len() as i64));
+    gauges(encoder, "pool_instances", "Instances in the pool", sizes)?;
+    let serving = pools.map(|pool| ([("pool", pool.name.as_str())], view::serving_count(pool) as i64));
+    gauges(encoder, "pool_serving", "Instances of the pool that may be given new sessions", serving)?;
+
+    let instances = || {
+        table.instances().map(|(_, pool, instance)| {
+            (instance, [("pool", pool.name.as_str()), ("instance", instance.name.as_str())])
+        })
+    };
+    let up = instances()
+        .map(|(instance, labels)| (labels, i64::from(instance.status.reachability() == Reachability::Up)));
+    gauges(
+        encoder,
+        "instance_up",
+        "1 if the instance can be reached, as checks and traffic show, else 0",
+        up,
+    )?;
+    let now = Instant::now();
+    let since = instances().filter_map(|(instance, labels)| {
+        let changed = instance.status.health().changed()?;
+        Some((labels, now.saturating_duration_since(changed).as_secs() as i64))
+    });
+    let help = "Seconds since the instance went up or down; absent until it does";
+    gauges(encoder, "instance_last_change_seconds", help, since)?;
+    let admin = instances().flat_map(|(instance, [pool, name])| {
+        let current = instance.status.admin();
+        AdminState::ALL.map(|state| ([pool, name, ("state", state.name())], i64::from(state == current)))
+    });
+    gauges(encoder, "instance_admin_state", "1 for the instance's admin state, 0 for the others", admin)?;
+    let weights = instances().map(|(instance, labels)| (labels, i64::from(instance.weight)));
+    gauges(encoder, "instance_weight", "Weight of the instance; 100 is usual", weights)?;
+    let live = instances().map(|(instance, labels)| (labels, i64::from(instance.status.sessions().live())));
+    gauges(encoder, "instance_sessions", "Live sessions on the instance, handed off or not", live)?;
+    let total = instances().map(|(instance, labels)| (labels, instance.status.sessions().total()));
+    counts(encoder, "instance_sessions_begun", "Sessions begun on the instance", total)
+}
+
+/// `summary; name: meaning; …`. Descriptions end in a full stop, which the encoder adds itself.
+fn meanings<'a>(summary: &str, reasons: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let mut help = format!("{summary}, by reason");
+    for (name, description) in reasons {
+        // Writing to a `String` cannot fail.
+        let _ = write!(help, "; {name}: {}", description.trim().trim_end_matches('.'));
+    }
+    help
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn one(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> fmt::Result {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+fn count(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    one(encoder, name, help, &ConstCounter::new(value))
+}
+
+fn counts<'a, const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: impl Iterator<Item = ([(&'a str, &'a str); N], u64)>,
+) -> fmt::Result {
+    family(encoder, name, help, series.map(|(labels, value)| (labels, ConstCounter::new(value))))
+}
+
+fn gauges<'a, const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: impl IntoIterator<Item = ([(&'a str, &'a str); N], i64)>,
+) -> fmt::Result {
+    family(encoder, name, help, series.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value))))
+}
+
+/// One metric with one value for each set of labels; nothing at all, not even its description, if there is none.
+fn family<'a, const N: usize, M: EncodeMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: impl Iterator<Item = ([(&'a str, &'a str); N], M)>,
+) -> fmt::Result {
+    let mut series = series.peekable();
+    let Some((_, first)) = series.peek() else { return Ok(()) };
+    let mut encoder = encoder.encode_descriptor(name, help, None, first.metric_type())?;
+    for (labels, metric) in series {
+        metric.encode(encoder.encode_family(&labels)?)?;
+    }
+    Ok(())
+}

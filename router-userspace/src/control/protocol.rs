@@ -1,0 +1,364 @@
+//! The JSON that the control socket and `routerctl` exchange, version 1 (paths begin with `/v1`).
+//!
+//! Within a version, fields are only ever added: programs must ignore fields they do not know. Requests are the
+//! other way round: a field that the daemon does not know is an error, since ignoring it would give an answer to
+//! a question that nobody asked.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+/// The version of this protocol; the first segment of every path but `/metrics` and `/healthz` is `/v` and this.
+pub const VERSION: u32 = 1;
+
+/// Response header that carries [`VERSION`], so that a client can tell a daemon of another version from another
+/// program that happens to listen there.
+pub const VERSION_HEADER: &str = "router-control-version";
+
+/// Where the daemon listens and `routerctl` connects unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/router/control.sock";
+
+/// Longest request body, in bytes; the longest sensible one is an `explain` with a full set of header fields.
+pub const MAX_BODY_BYTES: usize = 128 * 1024;
+
+/// The body of every answer whose status is 400 or above.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// What was wrong.
+    pub error: String,
+    /// What to do about it.
+    pub help: String,
+}
+
+/// `GET /v1/status`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon's version, such as `0.1.0`.
+    pub version: String,
+    pub pid: u32,
+    pub uptime_seconds: u64,
+    /// The file that the running configuration came from.
+    pub config_file: Option<String>,
+    /// Load balancing group of this router.
+    pub group: Option<String>,
+    pub datapath: Datapath,
+    pub connections: Connections,
+    pub listeners: Vec<Listener>,
+    pub pools: Vec<PoolSummary>,
+    /// Connections relayed in user space, by reason; only reasons that occurred.
+    pub relayed: BTreeMap<String, u64>,
+    /// Connections or requests refused, by reason; only reasons that occurred.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// How packets of handed-off connections travel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Datapath {
+    /// True if the kernel programs are loaded; otherwise every connection is relayed in user space.
+    pub loaded: bool,
+    /// One line: where it is attached, or why it is not loaded.
+    pub detail: String,
+    /// Flows that are alive in the kernel.
+    pub flows: u64,
+    /// Greatest number of flows.
+    pub max_flows: u64,
+}
+
+/// Connections and requests since the daemon started, and those open now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connections {
+    pub accepted: u64,
+    /// Connections that the daemon itself holds now; handed-off ones are flows instead.
+    pub open: u64,
+    pub requests: u64,
+    pub handed_off: u64,
+    pub relayed: u64,
+    pub refused: u64,
+    /// Second and later attempts to connect to an instance.
+    pub retries: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listener {
+    pub name: String,
+    pub address: SocketAddr,
+    /// `http`, `tls`, `tcp` or `udp`.
+    pub protocol: String,
+    /// `auto`, `bind`, `handoff` or `relay`.
+    pub offload: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolSummary {
+    pub name: String,
+    pub instances: usize,
+    /// Instances that may be given new sessions now.
+    pub serving: usize,
+    pub sessions: u64,
+}
+
+/// One element of `GET /v1/pools`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pool {
+    pub name: String,
+    pub method: String,
+    /// `503`, `reset` or `silent`; `None` leaves it to the listener: 503 for HTTP, a reset otherwise.
+    pub on_unavailable: Option<String>,
+    /// The active check in one line; `None` if the pool has none.
+    pub check: Option<String>,
+    /// Instances that may be given new sessions now.
+    pub serving: usize,
+    /// Live sessions of all instances together.
+    pub sessions: u64,
+    pub instances: Vec<Instance>,
+}
+
+/// One element of `GET /v1/instances`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Instance {
+    pub pool: String,
+    pub name: String,
+    pub address: SocketAddr,
+    pub group: Option<String>,
+    /// `enabled`, `drain` or `maintenance`.
+    pub admin: String,
+    /// `up` or `down`.
+    pub health: String,
+    /// How long it has been so; `None` if it never changed since the daemon started.
+    pub health_since_seconds: Option<f64>,
+    /// The latest failure of a check or of a connection, if there ever was one; or that no check has ended yet.
+    pub health_detail: Option<String>,
+    pub weight: u32,
+    /// Live sessions.
+    pub sessions: u32,
+    pub max_sessions: Option<u32>,
+    /// Sessions since the daemon started.
+    pub sessions_total: u64,
+    /// True if it may be given new sessions now.
+    pub serving: bool,
+}
+
+/// One element of `GET /v1/rules`, in the order in which rules are tried; the default rule is last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    pub name: String,
+    pub enabled: bool,
+    /// The match expression as it was written.
+    #[serde(rename = "match")]
+    pub condition: String,
+    /// Pools from which an instance is picked; empty if the rule denies.
+    pub pools: Vec<String>,
+    /// HTTP status with which the rule refuses.
+    pub deny_status: Option<u16>,
+    /// The rule's own method, if it overrides its pool's.
+    pub method: Option<String>,
+    /// The rule's own reaction, if it overrides its pool's.
+    pub on_unavailable: Option<String>,
+    /// Requests that this rule has decided.
+    pub requests: u64,
+}
+
+/// Query of `GET /v1/flows`. Every filter that is given must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowQuery {
+    /// An instance's name or its address and port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// An address, an address and port, or a network such as `10.0.0.0/8`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
+    /// A listener's name or its address and port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listener: Option<String>,
+    /// `1` leaves out the flows themselves and only counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u8>,
+    /// Greatest number of flows in the answer, 1 to 100000; 1000 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// `GET /v1/flows`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flows {
+    /// How many flows match, including those left out by the limit.
+    pub count: usize,
+    /// Longest-lived first. Absent if only the count was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flows: Option<Vec<Flow>>,
+}
+
+/// One connection that travels through the kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Unique while the flow lives.
+    pub id: u32,
+    pub client: SocketAddr,
+    pub vip: SocketAddr,
+    /// Our own address and port towards the instance.
+    pub source: SocketAddr,
+    pub instance_address: SocketAddr,
+    /// Name of the listener with this VIP, if the configuration still has one.
+    pub listener: Option<String>,
+    pub pool: Option<String>,
+    pub instance: Option<String>,
+    /// Rule that chose the pool; `None` for a flow that an earlier daemon handed off.
+    pub rule: Option<String>,
+    /// `custody` (our sockets still hold unacknowledged bytes), `direct` or `closing`.
+    pub state: String,
+    pub age_seconds: f64,
+    pub idle_seconds: f64,
+    pub packets_to_instance: u64,
+    pub bytes_to_instance: u64,
+    pub packets_to_client: u64,
+    pub bytes_to_client: u64,
+}
+
+/// Body of `POST /v1/explain`: a first request that need not exist.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExplainRequest {
+    /// A listener's name.
+    pub listener: String,
+    /// The client's address.
+    pub client: IpAddr,
+    #[serde(default = "default_method")]
+    pub method: String,
+    /// The request target as it stands in the request line, with its query: `/gis/map?x=1`.
+    #[serde(default = "default_path")]
+    pub path: String,
+    /// `1.0` or `1.1`.
+    #[serde(default = "default_http_version")]
+    pub http_version: String,
+    /// Without a `Host` an HTTP/1.1 request gets the listener's address, as a client would send it.
+    #[serde(default)]
+    pub headers: Vec<Header>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    pub name: String,
+    pub value: String,
+}
+
+fn default_method() -> String {
+    "GET".to_owned()
+}
+
+fn default_path() -> String {
+    "/".to_owned()
+}
+
+fn default_http_version() -> String {
+    "1.1".to_owned()
+}
+
+/// Answer to `POST /v1/explain`: the decision that the daemon would take now, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    pub outcome: ExplainedOutcome,
+    /// The path as rules see it; `None` on a listener that does not read HTTP.
+    pub normalised_path: Option<String>,
+    /// Every rule in order, up to and including the one that decided.
+    pub rules: Vec<ExplainedRule>,
+    /// Every instance of the pools that the deciding rule names.
+    pub instances: Vec<ExplainedInstance>,
+    /// How the instance was picked among the candidates, if there was a choice.
+    pub method: Option<String>,
+}
+
+/// What the request would meet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum ExplainedOutcome {
+    /// It is sent to this instance.
+    Instance { rule: String, pool: String, instance: String, address: SocketAddr },
+    /// The listener refuses its head before any rule sees it; see `GET /v1/reasons`.
+    Refused { reason: String, description: String },
+    /// The rule refuses it.
+    Deny { rule: String, status: u16 },
+    /// Nobody can serve it, and this is done instead (`503`, `reset` or `silent`).
+    Unavailable { rule: String, pools: Vec<String>, action: String },
+    /// The raw and the normalised path would select different rules: it is refused with 400.
+    AmbiguousPath { raw_rule: String, normalised_rule: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedRule {
+    pub name: String,
+    #[serde(rename = "match")]
+    pub condition: String,
+    pub result: RuleResult,
+    /// The part of the expression that did not hold, such as `PathPrefix("/gis")`.
+    pub failed: Option<String>,
+    /// The function calls that were evaluated, in order.
+    pub tests: Vec<ExplainedTest>,
+    /// Why, in words.
+    pub because: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedTest {
+    pub test: String,
+    pub holds: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RuleResult {
+    Matched,
+    NotMatched,
+    Disabled,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExplainedInstance {
+    #[serde(flatten)]
+    pub instance: Instance,
+    pub chosen: bool,
+    /// The value by which the method compares instances; smaller wins. `None` if it was no candidate.
+    pub load: Option<f64>,
+    /// Why it was chosen, or why it was not.
+    pub because: String,
+}
+
+/// Answer to `GET /v1/reasons`: every name that can appear as a reason, with what it means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reasons {
+    /// What became of packets in the kernel.
+    pub packet: Vec<Reason>,
+    /// Why connections were relayed in user space instead of being handed off.
+    pub relay: Vec<Reason>,
+    /// Why connections or requests were refused.
+    pub refuse: Vec<Reason>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    pub name: String,
+    pub description: String,
+    pub count: u64,
+}
+
+/// Answer of `routerctl check --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    pub file: String,
+    pub valid: bool,
+    pub errors: Vec<Problem>,
+    /// What works and is probably not meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// One mistake in a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    pub message: String,
+    pub help: Option<String>,
+    /// 1-based; `None` if the error has no one place.
+    pub line: Option<usize>,
+    pub column: Option<usize>,
+}

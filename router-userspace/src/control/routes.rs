@@ -1,0 +1,197 @@
+//! The paths of the control socket, and the errors that every path answers with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::Router;
+use axum::body::{Bytes, HttpBody as _};
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Query, Request, State as Shared};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+
+use super::protocol::{
+    ErrorBody, ExplainRequest, Explanation, FlowQuery, Flows, Instance, MAX_BODY_BYTES, Pool, Reasons, Rule,
+    Status, VERSION, VERSION_HEADER,
+};
+use super::state::State;
+use super::{explain, flows, metrics, view};
+
+/// From the end of the head until the answer is ready; a body that trickles in longer is given up.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Everything: what the Unix socket serves.
+pub fn control(state: Arc<State>) -> Router {
+    let routes = Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/pools", get(pools))
+        .route("/v1/instances", get(instances))
+        .route("/v1/rules", get(rules))
+        .route("/v1/flows", get(list_flows))
+        .route("/v1/explain", post(explain_request))
+        .route("/v1/reasons", get(reasons))
+        .route("/metrics", get(metrics_text))
+        .route("/healthz", get(healthz));
+    finish(routes, state)
+}
+
+/// What may be seen over TCP without any permission.
+pub fn admin(state: Arc<State>) -> Router {
+    finish(Router::new().route("/metrics", get(metrics_text)).route("/healthz", get(healthz)), state)
+}
+
+fn finish(routes: Router<Arc<State>>, state: Arc<State>) -> Router {
+    routes
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(from_fn(bound_and_sign))
+        .with_state(state)
+}
+
+/// An answer of 400 or above.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: StatusCode,
+    pub body: ErrorBody,
+}
+
+impl Refusal {
+    pub fn new(status: StatusCode, error: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { status, body: ErrorBody { error: error.into(), help: help.into() } }
+    }
+
+    /// The request was understood and cannot be answered as it stands.
+    pub fn bad_request(error: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error, help)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.body)).into_response()
+    }
+}
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+async fn status(Shared(state): Shared<Arc<State>>) -> Json<Status> {
+    Json(view::status(&state))
+}
+
+async fn pools(Shared(state): Shared<Arc<State>>) -> Json<Vec<Pool>> {
+    Json(view::pools(&state.table.load()))
+}
+
+async fn instances(Shared(state): Shared<Arc<State>>) -> Json<Vec<Instance>> {
+    Json(view::instances(&state.table.load()))
+}
+
+async fn rules(Shared(state): Shared<Arc<State>>) -> Json<Vec<Rule>> {
+    Json(view::rules(&state))
+}
+
+async fn list_flows(
+    Shared(state): Shared<Arc<State>>,
+    query: Result<Query<FlowQuery>, QueryRejection>,
+) -> Answer<Flows> {
+    let Query(query) = query.map_err(|rejection| {
+        Refusal::bad_request(
+            rejection.body_text(),
+            "the parameters are instance, client, listener, count=1 and limit, each at most once",
+        )
+    })?;
+    flows::list(&state, &query).map(Json)
+}
+
+async fn explain_request(
+    Shared(state): Shared<Arc<State>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<Explanation> {
+    let request: ExplainRequest = parse(body)?;
+    explain::explain(&state, &request).map(Json)
+}
+
+async fn reasons(Shared(state): Shared<Arc<State>>) -> Json<Reasons> {
+    Json(view::reasons(&state))
+}
+
+async fn metrics_text(Shared(state): Shared<Arc<State>>) -> Response {
+    match metrics::text(&state) {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(error) => Refusal::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("the metrics could not be written: {error}"),
+            "please report this",
+        )
+        .into_response(),
+    }
+}
+
+/// The daemon runs and its control thread answers; whether pools can serve is for `/v1/status` to say.
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+async fn unknown_path(uri: Uri) -> Refusal {
+    Refusal::new(
+        StatusCode::NOT_FOUND,
+        format!("there is no {} here", uri.path()),
+        "the paths are listed under \"Control socket\" in docs/OPERATIONS.md; GET /v1/status is one",
+    )
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Refusal {
+    Refusal::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!("{} does not take {method}", uri.path()),
+        "see the Allow header of this answer",
+    )
+}
+
+/// Reads JSON whatever the content type says: `curl -d` sends another one than it means.
+fn parse<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
+    let body = body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+        status => Refusal::new(status, rejection.body_text(), "send the whole body"),
+    })?;
+    serde_json::from_slice(&body).map_err(|error| {
+        let help = match error.classify() {
+            serde_json::error::Category::Data => "correct the field at that place",
+            _ => "send one JSON object",
+        };
+        Refusal::bad_request(format!("the body is not a valid request: {error}"), help)
+    })
+}
+
+fn too_large() -> Refusal {
+    let error = format!("the body is longer than {MAX_BODY_BYTES} bytes");
+    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, error, "send less")
+}
+
+/// Gives every request its bounds, and every answer the version of the protocol.
+async fn bound_and_sign(request: Request, next: Next) -> Response {
+    let announced = request.body().size_hint().lower();
+    let mut answer = if announced > MAX_BODY_BYTES as u64 {
+        too_large().into_response()
+    } else {
+        within_time(request, next).await
+    };
+    answer.headers_mut().insert(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(VERSION));
+    answer
+}
+
+async fn within_time(request: Request, next: Next) -> Response {
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await;
+    answer.unwrap_or_else(|_| {
+        let refusal = Refusal::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not arrive in time",
+            "send it without pause",
+        );
+        ([(header::CONNECTION, "close")], refusal).into_response()
+    })
+}

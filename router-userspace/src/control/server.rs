@@ -1,0 +1,212 @@
+//! Serving the control socket and the read-only admin address: HTTP/1.1 on a thread of its own.
+//!
+//! Nothing that clients do here may slow down connections: the thread shares no runtime with the listeners, bodies and
+//! heads are bounded, every wait has a deadline, and the number of clients is limited (see [`super::connections`]).
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
+
+use super::connections::{Connections, Place};
+use super::protocol::{VERSION, VERSION_HEADER};
+use super::routes;
+use super::socket::{ControlSocket, SocketError};
+use super::state::State;
+
+/// Clients connected to the control socket at once; the admin address has as many of its own.
+pub const MAX_CONNECTIONS: usize = 64;
+
+/// From the last answer, or from connecting, until the whole next head has arrived.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest head that is read.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+
+/// How long to wait after `accept` failed for want of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where the daemon listens for its operators.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub socket: PathBuf,
+    /// Members of this group may use the socket; without it only the daemon's user.
+    pub group: Option<String>,
+    /// Serves `/metrics` and `/healthz` over TCP.
+    pub admin_listen: Option<SocketAddr>,
+}
+
+/// Why the control server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    #[error(
+        "cannot listen on admin_listen {address}: {source}; choose an address of this host and a free port"
+    )]
+    AdminListen { address: SocketAddr, source: io::Error },
+    #[error("cannot start the control thread: {0}; check the limits on threads and open files")]
+    Thread(io::Error),
+}
+
+/// A running control server. Dropping it stops the thread and removes the socket.
+#[derive(Debug)]
+pub struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    admin: Option<SocketAddr>,
+    socket: ControlSocket,
+}
+
+impl Server {
+    /// Opens the sockets, so that every error shows before the daemon goes on, and serves them on a new thread.
+    pub fn start(settings: &Settings, state: Arc<State>) -> Result<Self, StartError> {
+        let socket = ControlSocket::bind(&settings.socket, settings.group.as_deref())?;
+        let listener = socket.listener().map_err(StartError::Thread)?;
+        let admin = settings.admin_listen.map(listen_tcp).transpose()?;
+        let admin_address = admin.as_ref().and_then(|listener| listener.local_addr().ok());
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    tokio::select! {
+                        _ = stopped => {}
+                        () = serve(listener, admin, state) => {}
+                    }
+                });
+            })
+            .map_err(StartError::Thread)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread), admin: admin_address, socket })
+    }
+
+    /// The address of `/metrics` over TCP, with the port that the kernel chose if 0 was asked for.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
+    pub fn socket(&self) -> &ControlSocket {
+        &self.socket
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+fn listen_tcp(address: SocketAddr) -> Result<std::net::TcpListener, StartError> {
+    let listen = || {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|source| StartError::AdminListen { address, source })
+}
+
+async fn serve(
+    control: std::os::unix::net::UnixListener,
+    admin: Option<std::net::TcpListener>,
+    state: Arc<State>,
+) {
+    let control_routes = routes::control(Arc::clone(&state));
+    let control = async move {
+        match UnixListener::from_std(control) {
+            Ok(listener) => {
+                accept(async || listener.accept().await.map(|(stream, _)| stream), control_routes).await
+            }
+            Err(error) => tracing::error!(%error, "the control socket cannot be served"),
+        }
+    };
+    let admin = async move {
+        let Some(listener) = admin else { return };
+        match TcpListener::from_std(listener) {
+            Ok(listener) => {
+                accept(async || listener.accept().await.map(|(stream, _)| stream), routes::admin(state))
+                    .await;
+            }
+            Err(error) => tracing::error!(%error, "the admin address cannot be served"),
+        }
+    };
+    tokio::join!(control, admin);
+}
+
+async fn accept<S>(next: impl AsyncFn() -> io::Result<S>, routes: axum::Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connections = Connections::new(MAX_CONNECTIONS);
+    for id in 0u64.. {
+        match next().await {
+            Ok(stream) => match connections.admit(id, Instant::now()) {
+                Some(place) => drop(tokio::spawn(serve_connection(stream, place, routes.clone()))),
+                None => drop(tokio::spawn(turn_away(stream))),
+            },
+            Err(error) => {
+                tracing::warn!(%error, "a control connection could not be accepted");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection<S>(stream: S, place: Place, routes: axum::Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let routes = TowerToHyperService::new(routes);
+    let place = Arc::new(place);
+    let service = service_fn(|request| {
+        let answer = routes.call(request);
+        let place = Arc::clone(&place);
+        async move {
+            place.set_busy(true);
+            let answer = answer.await;
+            place.set_busy(false);
+            answer
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        ended = connection => {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a control connection ended early");
+            }
+        }
+        () = place.evicted() => tracing::debug!("an idle control connection made room for another"),
+    }
+}
+
+/// Says that there is no place, without reading what the client may send.
+async fn turn_away<S: AsyncWrite + Unpin>(mut stream: S) {
+    const BODY: &str = r#"{"error":"too many control connections are open","help":"close idle ones, or try again in a second"}"#;
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\n{VERSION_HEADER}: {VERSION}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\
+         retry-after: 1\r\nconnection: close\r\n\r\n{BODY}",
+        BODY.len()
+    );
+    drop(stream.write_all(answer.as_bytes()).await);
+    drop(stream.shutdown().await);
+}

@@ -1,0 +1,70 @@
+//! What the control server reads.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use router_common::abi::reason::RefuseReason;
+
+use super::protocol::Listener;
+use crate::config::{ListenerPlan, Offload, Protocol};
+use crate::core::counters::Counters;
+use crate::core::request::HttpRequest;
+use crate::core::table::RoutingTable;
+use crate::flows::table::FlowTable;
+
+/// Reads a head exactly as a listener does, so that `explain` judges what traffic would meet.
+pub trait HeadReader: Send + Sync {
+    /// Gives `then` the request that the head makes, or returns why the listener would refuse it.
+    fn read(
+        &self,
+        listener: &str,
+        head: &[u8],
+        then: &mut dyn FnMut(HttpRequest<'_>),
+    ) -> Result<(), RefuseReason>;
+}
+
+/// The live parts of the daemon that questions are answered from. The daemon's composition root builds it.
+pub struct State {
+    /// The snapshot that decisions are made with at the moment.
+    pub table: Arc<ArcSwap<RoutingTable>>,
+    pub counters: Arc<Counters>,
+    /// `None` if no kernel data path is loaded.
+    pub flows: Option<Arc<dyn FlowTable>>,
+    /// One line: where the data path is attached, or why it is not loaded.
+    pub datapath: String,
+    pub heads: Box<dyn HeadReader>,
+    pub listeners: ArcSwap<Vec<Listener>>,
+    pub config_file: Option<PathBuf>,
+    /// When the daemon started.
+    pub started: Instant,
+    /// The same moment on the wall clock, for metrics.
+    pub started_at: SystemTime,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("datapath", &self.datapath).finish_non_exhaustive()
+    }
+}
+
+impl From<&ListenerPlan> for Listener {
+    fn from(plan: &ListenerPlan) -> Self {
+        let protocol = match plan.protocol {
+            Protocol::Http => "http",
+        };
+        let offload = match plan.offload {
+            Offload::Auto => "auto",
+            Offload::Handoff => "handoff",
+            Offload::Relay => "relay",
+        };
+        Self {
+            name: plan.name.clone(),
+            address: plan.address,
+            protocol: protocol.to_owned(),
+            offload: offload.to_owned(),
+        }
+    }
+}
