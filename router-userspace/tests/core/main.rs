@@ -3,6 +3,7 @@
 mod allocation;
 mod concurrency;
 mod decisions;
+mod documentation;
 mod explain;
 mod expressions;
 mod functions;

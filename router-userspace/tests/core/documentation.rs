@@ -1,0 +1,70 @@
+//! `docs/ROUTING.md` shows every function of the language, and every example in it is one that the router accepts.
+
+use router::core::choose::{Exclusion, LostBy};
+use router::core::path::normalise;
+use router::core::rules::{compile, function_names};
+
+fn documentation() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/ROUTING.md");
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The first code span of each row of the table of functions.
+fn documented_functions(text: &str) -> Vec<String> {
+    let table = text.split("| function | holds if |").nth(1).expect("the table of functions");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    rows.map(|row| row.split('`').nth(1).expect("an example").replace("\\|", "|")).collect()
+}
+
+#[test]
+fn the_table_has_every_function_in_order_with_an_example_that_compiles() {
+    let text = documentation();
+    let examples = documented_functions(&text);
+    let names: Vec<_> = examples.iter().map(|example| example.split('(').next().unwrap()).collect();
+    assert_eq!(names, function_names().collect::<Vec<_>>());
+    for example in &examples {
+        compile(example).unwrap_or_else(|error| panic!("{example}: {error}"));
+    }
+}
+
+#[test]
+fn the_conditions_in_the_configuration_examples_compile() {
+    let text = documentation();
+    let conditions: Vec<_> =
+        text.lines().filter(|line| line.starts_with("match")).map(|line| line.split('\'').nth(1)).collect();
+    assert!(conditions.len() >= 2);
+    for condition in conditions {
+        let condition = condition.expect("a condition in single quotes");
+        compile(condition).unwrap_or_else(|error| panic!("{condition}: {error}"));
+    }
+}
+
+#[test]
+fn every_reason_that_explain_gives_is_there() {
+    let text = documentation();
+    let exclusions =
+        [Exclusion::Tried, Exclusion::Maintenance, Exclusion::Down, Exclusion::NoWeight, Exclusion::Full];
+    let losses =
+        [LostBy::Draining, LostBy::Group, LostBy::Load, LostBy::Sessions, LostBy::ChosenLater, LostBy::Order];
+    let reasons = exclusions.map(|reason| reason.to_string()).into_iter();
+    for reason in reasons.chain(losses.map(|reason| reason.to_string())) {
+        assert!(text.contains(&format!("`{reason}`")), "{reason}");
+    }
+}
+
+#[test]
+fn the_table_of_paths_says_what_is_so() {
+    for (sent, seen) in [
+        ("/caf%C3%A9", "/café"),
+        ("/a%2Fb", "/a/b"),
+        ("/a%3Fb%23c", "/a%3Fb%23c"),
+        ("/caf%E9", "/caf%E9"),
+        ("/a/x/../b", "/a/b"),
+        ("//a///b", "/a/b"),
+        ("/a/..;x=1/b", "/b"),
+        ("/a/%C0%AE%C0%AE/b", "/b"),
+    ] {
+        assert!(documentation().contains(&format!("`{sent}`")), "{sent} is not in the table");
+        assert_eq!(normalise(sent).unwrap(), seen);
+    }
+}
