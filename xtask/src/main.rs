@@ -12,11 +12,13 @@ mod check;
 mod fuzz;
 mod lab;
 mod progress;
+mod run;
 mod setup;
 mod test;
 mod verify;
 mod workspace;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -39,6 +41,15 @@ enum Command {
         /// Build with optimisations.
         #[arg(long)]
         release: bool,
+    },
+    /// Show the router at work in the lab; or, with arguments for routerd behind `--`, run it on this host.
+    Run {
+        /// Do not stay; succeed only if every request was routed as the rules say.
+        #[arg(long)]
+        once: bool,
+        /// Arguments for routerd on this host, such as `--config FILE`.
+        #[arg(last = true, conflicts_with = "once")]
+        arguments: Vec<OsString>,
     },
     /// Check formatting, lints, and who may use whom.
     Check,
@@ -79,6 +90,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Setup => setup::run(),
         Command::Build { release } => build::run(release),
+        Command::Run { once, arguments } => run::run(once, &arguments),
         Command::Check => check::run(),
         Command::Verify { update } => verify::run(update),
         Command::Test => test::run(),

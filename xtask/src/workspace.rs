@@ -2,7 +2,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 
 use anyhow::{Context, Result, bail};
 
@@ -61,4 +61,10 @@ pub fn which(program: &str) -> Option<PathBuf> {
 pub fn is_root() -> bool {
     // SAFETY: geteuid has no preconditions and cannot fail.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// Asks a child to end.
+pub fn terminate(child: &mut Child) {
+    // SAFETY: kill has no memory effects; while we hold the child, nobody has waited for it, so the number is its own.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
 }

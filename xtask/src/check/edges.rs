@@ -13,7 +13,7 @@ const EDGES: [(&str, &str); 9] = [
     ("router-userspace/src/proxy/buffer.rs", "reading into spare capacity"),
     ("router-userspace/src/proxy/endpoint.rs", "socket options"),
     ("tests/support/", "namespaces and signals"),
-    ("xtask/src/workspace.rs", "the user's identity"),
+    ("xtask/src/workspace.rs", "the user's identity, and signals"),
 ];
 
 pub fn unsafe_code(source: &Source) -> Vec<Finding> {
