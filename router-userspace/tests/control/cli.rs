@@ -278,7 +278,7 @@ fn another_program_or_another_version_on_the_socket_is_recognised() {
 fn a_user_without_permission_learns_which_group_to_join() {
     if !nix::unistd::geteuid().is_root() {
         let daemon = Daemon::start();
-        std::fs::set_permissions(&daemon.socket, std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(&daemon.socket, std::fs::Permissions::from_mode(0o000)).unwrap();
         let ran = run(&daemon.socket, &["status"]);
         assert!(ran.err.contains("may not use the control socket"), "{}", ran.err);
         return;
