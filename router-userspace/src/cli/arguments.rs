@@ -48,6 +48,11 @@ pub(super) enum Command {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// Print a script that completes routerctl's command lines in a shell
+    Completions {
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
     /// Every reason for which a packet, connection or request is not simply carried on, and how often it occurred
     Reasons,
 }

@@ -12,7 +12,7 @@ mod table;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::control::protocol::{Instance, Pool, Reasons, Rule, Status};
 use arguments::{Arguments, Command};
@@ -118,6 +118,12 @@ fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<Exit, Failure> 
         }
         Command::Flows(filter) => flows::run(&client, filter, json, out)?,
         Command::Check { file } => return Ok(check::run(file, json, out)?),
+        Command::Completions { shell } => {
+            // Into memory first: the generator panics when a reader goes away.
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Arguments::command(), "routerctl", &mut script);
+            out.write_all(&script)?;
+        }
         Command::Explain(question) => return explain::run(&client, question, json, out),
     }
     Ok(Exit::Ok)

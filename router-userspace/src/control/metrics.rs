@@ -3,6 +3,8 @@
 //! Labels take their values from the configuration and from the lists of reasons only, never from clients, so the
 //! number of series is bounded by the configuration.
 
+mod process;
+
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -25,8 +27,10 @@ pub use prometheus_text::CONTENT_TYPE;
 
 /// Every metric of the daemon.
 pub fn text(state: &Arc<State>) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("router");
-    registry.register_collector(Box::new(Scrape(Arc::clone(state))));
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(process::Usage));
+    let router = registry.sub_registry_with_prefix("router");
+    router.register_collector(Box::new(Scrape(Arc::clone(state))));
     let mut text = String::new();
     prometheus_text::encode(&mut text, &registry)?;
     Ok(text)

@@ -210,6 +210,17 @@ fn json_is_what_the_daemon_said() {
 }
 
 #[test]
+fn shells_learn_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = run(Path::new("/nonexistent"), &["completions", shell]);
+        assert_eq!((ran.exit, ran.err.as_str()), (Exit::Ok, ""));
+        for word in ["instances", "explain", "check", "http-version"] {
+            assert!(ran.out.contains(word), "{shell}: {word} is missing");
+        }
+    }
+}
+
+#[test]
 fn each_failure_is_one_sentence_with_a_remedy_and_its_own_exit_code() {
     let directory = Directory::new();
     let missing = directory.path().join("control.sock");

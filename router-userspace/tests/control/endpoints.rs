@@ -256,6 +256,14 @@ fn metrics_are_prometheus_text_on_the_socket_and_on_the_admin_address() {
     let help = text.lines().find(|line| line.starts_with("# HELP router_refused_total")).unwrap();
     assert!(help.contains("denied: A rule refuses this request;"), "{help}");
     assert_each_metric_is_described_once(text);
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is missing from\n{text}")).parse().unwrap()
+    };
+    assert!(value("process_resident_memory_bytes") > 1e6);
+    assert!(value("process_open_fds") > 3.0 && value("process_open_fds") < value("process_max_fds"));
+    assert!(value("process_cpu_seconds_total") > 0.0);
+    assert!(value("router_start_time_seconds") > 1.7e9);
 
     let address = daemon.server.admin_address().unwrap();
     let over_tcp = |path: &'static str| {
