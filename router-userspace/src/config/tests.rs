@@ -718,6 +718,22 @@ fn an_expression_error_points_at_the_token_however_the_string_is_written() {
 }
 
 #[test]
+fn a_rule_that_names_a_listener_that_is_not_there_is_shown_at_its_name() {
+    let rule = |condition: &str| {
+        problems_of(&format!("[[rule]]\nname = \"r\"\nmatch = '{condition}'\npool = \"app\"\n"))
+    };
+    assert_eq!(rule("Listener(\"web\")"), "");
+    assert_eq!(
+        rule("Any() && !Listener(\"web\", \"wbe\")"),
+        "3:36: there is no listener `wbe`, so this never holds (did you mean `web`?)"
+    );
+    assert_eq!(
+        rule("Listener(\"api\")"),
+        "3:19: there is no listener `api`, so this never holds (known listeners: web)"
+    );
+}
+
+#[test]
 fn what_works_and_is_probably_not_meant_is_a_warning() {
     let other = "[[pool]]\nname = \"other\"\n[[pool.instance]]\nname = \"o1\"\naddress = \"[fd00::1]:80\"\nweight = 0\n";
     assert_eq!(

@@ -3,8 +3,6 @@
 //! Every step of that order narrows the candidates ("if any has X, only those stay"), so the winner is simply the
 //! smallest by the list of steps, and why an instance lost is the first step at which it differs from the winner.
 
-use std::fmt;
-
 use super::health::Reachability;
 use super::pool::{Instance, InstanceId, Method, PoolId};
 use super::session::{Tally, Turn};
@@ -46,31 +44,6 @@ pub enum LostBy {
     ChosenLater,
     /// Equal in everything, but later in the configuration.
     Order,
-}
-
-impl fmt::Display for Exclusion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tried => "tried already for this request",
-            Self::Maintenance => "in maintenance",
-            Self::Down => "down",
-            Self::NoWeight => "its weight is 0",
-            Self::Full => "it has max_sessions sessions",
-        })
-    }
-}
-
-impl fmt::Display for LostBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Draining => "draining",
-            Self::Group => "not in this router's group",
-            Self::Load => "greater load",
-            Self::Sessions => "same load, more sessions",
-            Self::ChosenLater => "same load, chosen more recently",
-            Self::Order => "equal, later in the configuration",
-        })
-    }
 }
 
 /// What the preference between candidates is judged by.

@@ -1,8 +1,6 @@
 //! The trace of a decision: what was looked at and why the others lost. It comes from the decision's own code,
 //! watched by a witness, and changes nothing.
 
-use std::fmt;
-
 use super::choose::{Choice, Exclusion, LostBy, Standing, load};
 use super::decide::{Outcome, Witness};
 use super::health::Reachability;
@@ -47,16 +45,6 @@ pub enum InstanceResult {
     Chosen,
     Excluded(Exclusion),
     Lost(LostBy),
-}
-
-impl fmt::Display for InstanceResult {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Chosen => f.write_str("chosen"),
-            Self::Excluded(exclusion) => exclusion.fmt(f),
-            Self::Lost(lost_by) => lost_by.fmt(f),
-        }
-    }
 }
 
 /// One instance of the selected rule's pools.

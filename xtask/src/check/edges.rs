@@ -4,7 +4,7 @@ use super::Finding;
 use super::source::Source;
 
 /// Files and directories that meet something unsafe, and what it is.
-const EDGES: [(&str, &str); 9] = [
+const EDGES: [(&str, &str); 10] = [
     ("router-ebpf/src/", "BPF helpers, maps and packets"),
     ("router-common/src/abi/", "types that lie in memory shared with the kernel"),
     ("router-common/src/wire/", "headers read in place"),
@@ -12,6 +12,7 @@ const EDGES: [(&str, &str); 9] = [
     ("router-userspace/src/flows/", "BPF, mapped memory and socket options"),
     ("router-userspace/src/proxy/buffer.rs", "reading into spare capacity"),
     ("router-userspace/src/proxy/endpoint.rs", "socket options"),
+    ("router-userspace/tests/core/allocation.rs", "an allocator that counts"),
     ("tests/support/", "namespaces and signals"),
     ("xtask/src/workspace.rs", "the user's identity, and signals"),
 ];

@@ -35,7 +35,10 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<(Vec<Rule>, Defau
             report.add(Problem::at(name.span.clone(), message).help(help));
         }
     }
-    let rules: Vec<Option<Rule>> = file.rules.iter().map(|rule| one(rule, &pools, report)).collect();
+    let listeners: Vec<&str> =
+        file.listeners.iter().filter_map(|listener| Some(listener.name.as_ref()?.value.as_str())).collect();
+    let rules: Vec<Option<Rule>> =
+        file.rules.iter().map(|rule| one(rule, &pools, &listeners, report)).collect();
     let default_rule = default_rule(file.default_rule.as_ref(), &pools, report);
     let rules = rules.into_iter().collect::<Option<Vec<Rule>>>()?;
     let default_rule = default_rule?;
@@ -43,8 +46,8 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<(Vec<Rule>, Defau
     Some((rules, default_rule))
 }
 
-fn one(rule: &file::Rule, pools: &Pools<'_>, report: &Report<'_>) -> Option<Rule> {
-    let condition = rule.condition.as_ref().map(|source| compile(source, report));
+fn one(rule: &file::Rule, pools: &Pools<'_>, listeners: &[&str], report: &Report<'_>) -> Option<Rule> {
+    let condition = rule.condition.as_ref().map(|source| compile(source, listeners, report));
     let action = action(rule, pools, report);
     Some(Rule {
         name: rule.name.as_ref()?.value.clone(),
@@ -57,9 +60,20 @@ fn one(rule: &file::Rule, pools: &Pools<'_>, report: &Report<'_>) -> Option<Rule
     })
 }
 
-fn compile(source: &Placed<String>, report: &Report<'_>) -> Option<Match> {
+fn compile(source: &Placed<String>, listeners: &[&str], report: &Report<'_>) -> Option<Match> {
     match rules::compile(&source.value) {
-        Ok(condition) => Some(condition),
+        Ok(condition) => {
+            for name in condition.listeners().filter(|name| !listeners.contains(&name.value.as_str())) {
+                let span = toml_string::locate(report.text, &source.span, &name.span);
+                let message = format!("there is no listener `{}`, so this never holds", name.value);
+                let help = match closest(&name.value, listeners.iter().copied()) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("known listeners: {}", listeners.join(", ")),
+                };
+                report.add(Problem::at(span, message).help(help));
+            }
+            Some(condition)
+        }
         Err(error) => {
             let span = toml_string::locate(report.text, &source.span, &error.span);
             report.add(Problem::at(span, error.message).help(error.help));

@@ -151,7 +151,9 @@ fn unknown(call: &Call) -> ExpressionError {
         );
     }
     let distance = |name: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &call.name.to_lowercase());
+    // Comparing costs the product of both lengths, and nobody mistypes a name into a long text.
     let nearest = function_names()
+        .filter(|_| call.name.len() <= 64)
         .min_by_key(|name| distance(name))
         .filter(|name| distance(name) <= 1 + name.len() / 4);
     let help = match nearest {
