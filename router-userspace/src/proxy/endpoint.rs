@@ -5,7 +5,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -88,12 +88,9 @@ impl Endpoint {
         }
     }
 
-    /// Bytes that were sent and that the peer has not acknowledged.
-    pub fn unacknowledged(&self) -> io::Result<usize> {
-        let mut count: libc::c_int = 0;
-        // SAFETY: the descriptor is open, and SIOCOUTQ writes one int.
-        let result = unsafe { libc::ioctl(self.as_fd().as_raw_fd(), libc::TIOCOUTQ, &mut count) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(usize::try_from(count).unwrap_or(0)) }
+    /// Whether the handshake is complete.
+    pub fn is_connected(&self) -> bool {
+        self.socket().peer_addr().is_ok()
     }
 
     /// Closes with RST: what was not yet delivered is discarded.

@@ -1,8 +1,19 @@
 //! Accepts connections, reads the first request, and carries it to the instance that the rules chose.
+//!
+//! Read [`connection`] first: it is the route of a first request, top to bottom.
 
+pub mod access;
 pub mod budget;
 pub mod buffer;
+pub mod connect;
+pub mod connection;
 pub mod endpoint;
 pub mod head;
 pub mod http;
+pub mod listener;
+pub mod offload;
 pub mod refuse;
+pub mod relay;
+pub mod settings;
+pub mod sockopt;
+pub mod source;

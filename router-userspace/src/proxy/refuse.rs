@@ -4,18 +4,22 @@
 //! the client has closed too. Closing at once with unread bytes would send an RST that can overtake the answer.
 
 use std::fmt::Write;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use router_common::abi::reason::RefuseReason;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::buffer::Buffer;
 use super::endpoint::Endpoint;
+use super::sockopt;
 
 /// How long the client gets to read an answer and close.
 const LINGER: Duration = Duration::from_secs(2);
 /// How much a client may go on sending meanwhile, in bytes.
 const LINGER_BYTES: usize = 1024 * 1024;
+/// How often it is looked whether the client has acknowledged everything.
+const DELIVERY_POLL: Duration = Duration::from_millis(5);
 /// How long a connection that is to get no answer at all is kept.
 const SILENCE: Duration = Duration::from_secs(120);
 
@@ -109,6 +113,23 @@ async fn send_and_linger(mut client: Endpoint, mut answer: &[u8]) -> std::io::Re
     }
     client.socket().shutdown(std::net::Shutdown::Write)?;
     discard(client, LINGER_BYTES).await
+}
+
+/// Ends a connection whose last bytes are on their way while the client may still be sending.
+pub async fn linger(client: Endpoint) {
+    let _ = timeout(LINGER, discard(client, LINGER_BYTES)).await;
+}
+
+/// Resets a connection once the client has acknowledged what it was sent, so that it sees all of it and then that
+/// more should have come.
+pub async fn deliver_then_reset(client: Endpoint) {
+    let delivered = async {
+        while sockopt::unacknowledged(client.as_fd()).is_ok_and(|bytes| bytes > 0) {
+            sleep(DELIVERY_POLL).await;
+        }
+    };
+    let _ = timeout(LINGER, delivered).await;
+    client.reset();
 }
 
 /// Receives until the client closes, or has sent `limit` bytes.

@@ -1,0 +1,178 @@
+//! Opens the connection to an instance.
+//!
+//! A connection that may be handed off is bound to a port that the router owns, and its segments are limited
+//! to what the client's connection can carry, since packets will pass from one to the other.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use router_common::abi::reason::RefuseReason;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::time::timeout;
+
+use super::endpoint::Endpoint;
+use super::settings::Context;
+use super::sockopt::{self, TcpInfo};
+use crate::core::health::Failure;
+use crate::flows::ports::PortLease;
+use crate::flows::table::FlowTable;
+
+/// How many of our ports are tried when another process sits on them.
+const PORT_TRIES: usize = 16;
+
+/// A connection to an instance on which nothing has been sent.
+#[derive(Debug)]
+pub struct Connected {
+    pub endpoint: Endpoint,
+    /// `None` if the kernel chose the port.
+    pub source_port: Option<PortLease>,
+}
+
+/// Why there is no connection. Nothing has been sent in any case, so another instance may be tried.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("the instance cannot be reached: {0}")]
+    Instance(Failure),
+    #[error("no source port is free: enlarge source_ports or add to source_addresses")]
+    NoSourcePort,
+    #[error("this host cannot open the connection: {0}")]
+    Local(#[source] io::Error),
+}
+
+impl ConnectError {
+    /// Under which reason the client's request is refused if nobody else serves it.
+    pub fn reason(&self) -> RefuseReason {
+        match self {
+            Self::Instance(_) => RefuseReason::ConnectFailed,
+            Self::NoSourcePort => RefuseReason::NoSourcePort,
+            Self::Local(_) => RefuseReason::OutOfResources,
+        }
+    }
+}
+
+/// What the client's connection asks of the one to the instance.
+#[derive(Clone, Copy)]
+pub struct ForHandoff<'a> {
+    pub flows: &'a dyn FlowTable,
+    pub client: TcpInfo,
+}
+
+impl fmt::Debug for ForHandoff<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForHandoff").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+/// Connects within `patience`. `for_handoff` if the connection may become a flow of the packet path.
+pub async fn connect(
+    context: &Context,
+    instance: SocketAddr,
+    patience: Duration,
+    for_handoff: Option<ForHandoff<'_>>,
+) -> Result<Connected, ConnectError> {
+    let (socket, source_port) = match for_handoff {
+        Some(for_handoff) => start_on_own_port(context, instance, for_handoff)?,
+        None => (start_on_any_port(context, instance)?, None),
+    };
+    let endpoint = Endpoint::Detached(socket);
+    // A near instance may have answered already, and then there is nothing to wait for.
+    if endpoint.is_connected() {
+        return Ok(Connected { endpoint, source_port });
+    }
+    let endpoint = endpoint.register().map_err(ConnectError::Local)?;
+    match timeout(patience, endpoint.writable()).await {
+        Err(_) => Err(ConnectError::Instance(Failure::TimedOut)),
+        Ok(Err(error)) => Err(ConnectError::Local(error)),
+        Ok(Ok(())) => match endpoint.socket().take_error() {
+            Ok(None) => Ok(Connected { endpoint, source_port }),
+            Ok(Some(error)) | Err(error) => Err(judge(error)),
+        },
+    }
+}
+
+/// Binds to a port of the router's own and starts to connect.
+fn start_on_own_port(
+    context: &Context,
+    instance: SocketAddr,
+    for_handoff: ForHandoff<'_>,
+) -> Result<(Socket, Option<PortLease>), ConnectError> {
+    for _ in 0..PORT_TRIES {
+        let lease = take_port(context, instance)?;
+        let source = lease.source();
+        let socket = open(instance)?;
+        // Ports of closed connections in TIME_WAIT, and ports in use towards other instances, can be bound.
+        socket.set_reuse_address(true).map_err(ConnectError::Local)?;
+        socket.set_tcp_mss(for_handoff.client.announced_segment()).map_err(ConnectError::Local)?;
+        if let Err(error) = socket.bind(&source.into()) {
+            match error.kind() {
+                ErrorKind::AddrInUse => continue,
+                ErrorKind::AddrNotAvailable => context.sources.forget(instance.ip()),
+                _ => {}
+            }
+            return Err(ConnectError::Local(error));
+        }
+        for_handoff.flows.prepare(for_handoff.client.options(), source, instance);
+        match start(&socket, instance) {
+            Ok(()) => return Ok((socket, Some(lease))),
+            // The last connection on this tuple is in TIME_WAIT and too young.
+            Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {}
+            Err(error) => return Err(judge(error)),
+        }
+    }
+    Err(ConnectError::NoSourcePort)
+}
+
+fn take_port(context: &Context, instance: SocketAddr) -> Result<PortLease, ConnectError> {
+    let mut configured = false;
+    for source in context.sources.configured(instance.ip()) {
+        configured = true;
+        if let Some(lease) = context.ports.take(source, instance) {
+            return Ok(lease);
+        }
+    }
+    if configured {
+        return Err(ConnectError::NoSourcePort);
+    }
+    let source: IpAddr = context.sources.by_route(instance.ip()).map_err(judge)?;
+    context.ports.take(source, instance).ok_or(ConnectError::NoSourcePort)
+}
+
+/// Starts to connect from a port that the kernel chooses.
+fn start_on_any_port(context: &Context, instance: SocketAddr) -> Result<Socket, ConnectError> {
+    let socket = open(instance)?;
+    if let Some(source) = context.sources.configured(instance.ip()).next() {
+        sockopt::choose_port_late(socket.as_fd()).map_err(ConnectError::Local)?;
+        socket.bind(&SocketAddr::new(source, 0).into()).map_err(ConnectError::Local)?;
+    }
+    start(&socket, instance).map_err(judge)?;
+    Ok(socket)
+}
+
+fn open(instance: SocketAddr) -> Result<Socket, ConnectError> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket =
+        Socket::new(Domain::for_address(instance), kind, Some(Protocol::TCP)).map_err(ConnectError::Local)?;
+    socket.set_tcp_nodelay(true).map_err(ConnectError::Local)?;
+    Ok(socket)
+}
+
+fn start(socket: &Socket, instance: SocketAddr) -> io::Result<()> {
+    match socket.connect(&instance.into()) {
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+        result => result,
+    }
+}
+
+/// Tells the instance's failures from ours.
+fn judge(error: io::Error) -> ConnectError {
+    ConnectError::Instance(match error.kind() {
+        ErrorKind::ConnectionRefused => Failure::Refused,
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Failure::Reset,
+        ErrorKind::TimedOut => Failure::TimedOut,
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Failure::Unreachable,
+        _ => return ConnectError::Local(error),
+    })
+}

@@ -1,0 +1,226 @@
+//! Accepts connections: one thread with its own runtime per worker, and in each a socket for every listener.
+//!
+//! The kernel spreads new connections over the sockets of a listener (`SO_REUSEPORT`), so workers share nothing
+//! on the way from the packet to the decision.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use router_common::abi::reason::RefuseReason;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::connection::serve;
+use super::settings::{Listener, ListenerSettings};
+
+/// Connections accepted in a row before others get their turn.
+const BATCH: usize = 64;
+/// How long nothing is accepted after the host ran out of descriptors or memory. Clients wait in the backlog.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a listener cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    #[error(
+        "listener {name:?} cannot use {address}: another process listens there; find it with `ss -ltnp`, stop it, or change `address`"
+    )]
+    InUse { name: String, address: SocketAddr },
+    #[error("listener {name:?} may not use {address}: ports below 1024 need root or CAP_NET_BIND_SERVICE")]
+    NotPermitted { name: String, address: SocketAddr },
+    #[error("listener {name:?} cannot use {address}: {error}")]
+    Other { name: String, address: SocketAddr, error: io::Error },
+}
+
+/// Opens one socket per worker. A VIP that is not on this host now is waited for: it may move here later.
+pub fn open(settings: &ListenerSettings, workers: usize) -> Result<Vec<Socket>, ListenError> {
+    let ListenerSettings { name, address, .. } = settings;
+    let (name, address) = (name.clone(), *address);
+    open_all(settings, workers).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => ListenError::InUse { name, address },
+        ErrorKind::PermissionDenied => ListenError::NotPermitted { name, address },
+        _ => ListenError::Other { name, address, error },
+    })
+}
+
+fn open_all(settings: &ListenerSettings, workers: usize) -> io::Result<Vec<Socket>> {
+    let mut address = settings.address;
+    // Sockets that share a port share it with every process of this user: without this look, a second daemon
+    // would silently take half of the connections.
+    let alone = new_socket(address)?;
+    let absent = match alone.bind(&address.into()) {
+        Ok(()) => false,
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => true,
+        Err(error) => return Err(error),
+    };
+    if absent {
+        allow_absent(&alone, address)?;
+        alone.bind(&address.into())?;
+        tracing::warn!(
+            listener = settings.name, %address,
+            "no interface of this host has this address; connections will be accepted as soon as one has"
+        );
+    }
+    if let Some(bound) = alone.local_addr()?.as_socket() {
+        // Port 0 asks for any: all workers must share the one that was given.
+        address.set_port(bound.port());
+    }
+    drop(alone);
+    (0..workers.max(1))
+        .map(|_| {
+            let socket = new_socket(address)?;
+            socket.set_reuse_port(true)?;
+            if absent {
+                allow_absent(&socket, address)?;
+            }
+            if let Some(bytes) = settings.max_segment {
+                socket.set_tcp_mss(bytes.into())?;
+            }
+            // Accepted sockets inherit it.
+            socket.set_tcp_nodelay(true)?;
+            socket.bind(&address.into())?;
+            socket.listen(i32::try_from(settings.backlog).unwrap_or(i32::MAX))?;
+            Ok(socket)
+        })
+        .collect()
+}
+
+fn new_socket(address: SocketAddr) -> io::Result<Socket> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    Ok(socket)
+}
+
+fn allow_absent(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    if address.is_ipv4() { socket.set_freebind_v4(true) } else { socket.set_freebind_v6(true) }
+}
+
+/// The threads that serve all listeners.
+#[derive(Debug)]
+pub struct Workers {
+    threads: Vec<JoinHandle<()>>,
+    stop: watch::Sender<Option<Instant>>,
+}
+
+impl Workers {
+    /// Starts `count` workers. Each listener brings one socket for each of them, from [`open`].
+    pub fn start(count: usize, listeners: Vec<(Arc<Listener>, Vec<Socket>)>) -> io::Result<Self> {
+        let (stop, stopping) = watch::channel(None);
+        let mut shares: Vec<Vec<(Arc<Listener>, Socket)>> = (0..count.max(1)).map(|_| Vec::new()).collect();
+        for (listener, sockets) in listeners {
+            for (share, socket) in shares.iter_mut().zip(sockets) {
+                share.push((Arc::clone(&listener), socket));
+            }
+        }
+        let mut workers = Self { threads: Vec::new(), stop };
+        for (number, share) in shares.into_iter().enumerate() {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let stopping = stopping.clone();
+            let thread = thread::Builder::new()
+                .name(format!("worker-{number}"))
+                .spawn(move || runtime.block_on(work(share, stopping)))?;
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    /// Accepts no more, and waits until every relayed connection has ended, for at most `grace`. Handed-off
+    /// connections are not the workers' any more and go on. Blocks.
+    pub fn stop(self, grace: Duration) {
+        self.stop.send_replace(Some(Instant::now() + grace));
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a worker has panicked");
+            }
+        }
+    }
+}
+
+async fn work(share: Vec<(Arc<Listener>, Socket)>, mut stopping: watch::Receiver<Option<Instant>>) {
+    // Every task holds a sender: when all are gone, `ended` says so.
+    let (alive, mut ended) = mpsc::channel::<()>(1);
+    for (listener, socket) in share {
+        let (alive, stopping) = (alive.clone(), stopping.clone());
+        tokio::spawn(async move {
+            let name = listener.settings.name.clone();
+            if let Err(error) = accept(listener, socket, stopping, alive).await {
+                tracing::error!(listener = name, %error, "accepting has ended");
+            }
+        });
+    }
+    drop(alive);
+    let deadline = match stopping.wait_for(Option::is_some).await {
+        Ok(deadline) => deadline.unwrap_or_else(Instant::now),
+        Err(_) => Instant::now(),
+    };
+    tokio::select! {
+        _ = ended.recv() => {}
+        () = sleep_until(deadline) => {}
+    }
+}
+
+/// Accepts until told to stop, and then once more what is already waiting.
+async fn accept(
+    listener: Arc<Listener>,
+    socket: Socket,
+    mut stopping: watch::Receiver<Option<Instant>>,
+    alive: mpsc::Sender<()>,
+) -> io::Result<()> {
+    // SAFETY: a socket owns its descriptor, and keeps the same one until it is dropped.
+    let socket = unsafe { AsyncFd::register(socket) }?;
+    loop {
+        let mut ready = tokio::select! {
+            ready = socket.readable() => ready?,
+            _ = stopping.wait_for(Option::is_some) => break,
+        };
+        match ready.try_io(|socket| accept_batch(&listener, socket.get_ref(), &alive)) {
+            Ok(Ok(())) => tokio::task::yield_now().await,
+            Ok(Err(error)) => {
+                listener.context.counters.refused.add(RefuseReason::OutOfResources);
+                tracing::warn!(
+                    listener = listener.settings.name, %error,
+                    "accepting pauses: raise the limit of open files (LimitNOFILE=) or the host's memory"
+                );
+                sleep(EXHAUSTED_PAUSE).await;
+            }
+            Err(_would_block) => {}
+        }
+    }
+    let batches = 1 + listener.settings.backlog as usize / BATCH;
+    let _none_left = (0..batches).try_for_each(|_| accept_batch(&listener, socket.get_ref(), &alive));
+    Ok(())
+}
+
+/// Accepts up to [`BATCH`] connections. `WouldBlock` when none is waiting; other errors mean that the host has
+/// run out of something.
+fn accept_batch(listener: &Arc<Listener>, socket: &Socket, alive: &mpsc::Sender<()>) -> io::Result<()> {
+    for _ in 0..BATCH {
+        let (client, peer) = match socket.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+            Ok(accepted) => accepted,
+            Err(error) if is_exhausted(&error) || error.kind() == ErrorKind::WouldBlock => return Err(error),
+            // The client has gone while it waited, or the like: accept(2) lists what to ignore.
+            Err(_) => continue,
+        };
+        let Some(peer) = peer.as_socket() else { continue };
+        let (listener, alive) = (Arc::clone(listener), alive.clone());
+        tokio::spawn(async move {
+            serve(listener, client, peer).await;
+            drop(alive);
+        });
+    }
+    Ok(())
+}
+
+fn is_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// The address that a socket listens on; useful when port 0 was asked for.
+pub fn address_of(socket: &Socket) -> Option<SocketAddr> {
+    socket.local_addr().ok()?.as_socket()
+}

@@ -1,0 +1,185 @@
+//! When a relayed connection should be handed to the packet path.
+//!
+//! A handoff costs about as much CPU as relaying 50 kB, so a connection that carries one small request and ends is
+//! cheaper relayed. [`Watch`] looks at what a relay has carried and says when it should pause for one.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::http::HttpHead;
+use super::http::fields::{Framing, Upgrade};
+use super::settings::{AutoHandoff, ListenerSettings, Offload};
+use super::sockopt;
+
+/// What made a handoff pay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// `offload = "handoff"`.
+    Configured,
+    /// The request offers to change the protocol.
+    Upgrade,
+    /// The request announces a long body, or many bytes have been relayed.
+    Bytes,
+    /// The client has sent more after a response.
+    SecondRequest,
+    /// The connection has lived on.
+    Age,
+}
+
+impl Trigger {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Configured => "configured",
+            Self::Upgrade => "upgrade",
+            Self::Bytes => "bytes",
+            Self::SecondRequest => "second_request",
+            Self::Age => "age",
+        }
+    }
+}
+
+/// Whether the request's head alone says that a handoff will pay.
+pub fn at_once(settings: &ListenerSettings, head: &HttpHead<'_>) -> Option<Trigger> {
+    match settings.offload {
+        Offload::Relay => None,
+        Offload::Handoff => Some(Trigger::Configured),
+        Offload::Auto => match (head.fields.upgrade, head.fields.framing) {
+            (Upgrade::Other, _) => Some(Trigger::Upgrade),
+            (_, Framing::Length(length)) if length >= settings.auto.after_bytes => Some(Trigger::Bytes),
+            _ => None,
+        },
+    }
+}
+
+/// Unacknowledged bytes, in each direction, that still allow a handoff: while they are outstanding, our
+/// sockets hold back acknowledgements.
+const CUSTODY_LIMIT: usize = 64 * 1024;
+/// A side that has sent this much, in bytes, may soon be handed off: its window is kept from growing, since
+/// whatever waits in our receive queue then has to be moved by hand.
+const LIMIT_AFTER: u64 = 16 * 1024;
+const LIMITED_WINDOW: u32 = 64 * 1024;
+/// The window that a connection may have which will be relayed to its end.
+const RELAY_WINDOW: u32 = 4 * 1024 * 1024;
+/// How long a relay stands still for a handoff at most, and how often it tries again.
+const PATIENCE: Duration = Duration::from_secs(2);
+const ATTEMPTS: u32 = 3;
+
+/// Watches a relayed connection for the moment when a handoff pays.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    settings: AutoHandoff,
+    began: Instant,
+    /// Whether the instance has sent something since the client last did.
+    answered: bool,
+    /// Whose window has been limited: the client's, the instance's.
+    limited: [bool; 2],
+    pausing: Option<(Trigger, Instant)>,
+    /// Pauses that led to nothing.
+    attempts: u32,
+}
+
+impl Watch {
+    pub fn new(settings: AutoHandoff, now: Instant) -> Self {
+        Self { settings, began: now, answered: false, limited: [false; 2], pausing: None, attempts: 0 }
+    }
+
+    pub fn is_pausing(&self) -> bool {
+        self.pausing.is_some()
+    }
+
+    /// Whether the client's latest bytes wait for the packet path.
+    pub fn holds_request(&self) -> bool {
+        matches!(self.pausing, Some((Trigger::SecondRequest, _)))
+    }
+
+    /// Asked before receiving, when `relayed` bytes have been in all.
+    pub fn stops_receiving(&mut self, relayed: u64) -> bool {
+        if self.pausing.is_none() && relayed >= self.settings.after_bytes << self.attempts {
+            self.pause(Trigger::Bytes);
+        }
+        self.pausing.is_some()
+    }
+
+    /// The client has sent something; `received` bytes in all.
+    pub fn client_sent(&mut self, client: BorrowedFd<'_>, received: u64) {
+        if self.answered && self.settings.second_request && self.pausing.is_none() && self.attempts == 0 {
+            self.pause(Trigger::SecondRequest);
+        }
+        self.answered = false;
+        self.limit(0, client, received);
+    }
+
+    /// The instance has sent something; `received` bytes in all.
+    pub fn instance_sent(&mut self, instance: BorrowedFd<'_>, received: u64) {
+        self.answered = true;
+        self.limit(1, instance, received);
+    }
+
+    /// Called when the timer has run out.
+    pub fn tick(&mut self, now: Instant) {
+        if self.pausing.is_none() && self.attempts == 0 && now >= self.began + self.settings.after_age {
+            self.pause(Trigger::Age);
+        }
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub fn next_look(&self, now: Instant) -> Option<Instant> {
+        match self.pausing {
+            Some(_) => Some(now + Duration::from_millis(1)),
+            None if self.attempts == 0 => Some(self.began + self.settings.after_age),
+            None => None,
+        }
+    }
+
+    /// Given what each side has not acknowledged: whether the moment has come.
+    pub fn may_hand_off(&self, unacknowledged: [usize; 2]) -> Option<Trigger> {
+        let (trigger, _) = self.pausing?;
+        unacknowledged.iter().all(|bytes| *bytes <= CUSTODY_LIMIT).then_some(trigger)
+    }
+
+    /// Whether the pause has lasted too long; then it is over.
+    pub fn give_up(&mut self, now: Instant) -> bool {
+        let too_long = self.pausing.is_some_and(|(_, since)| now >= since + PATIENCE);
+        if too_long {
+            self.refused();
+        }
+        too_long
+    }
+
+    /// The handoff did not happen: the relay goes on, and tries again when twice as much has been relayed.
+    pub fn refused(&mut self) {
+        self.pausing = None;
+        self.attempts += 1;
+    }
+
+    /// Whether trying again has any point.
+    pub fn is_hopeless(&self) -> bool {
+        self.attempts >= ATTEMPTS
+    }
+
+    fn pause(&mut self, trigger: Trigger) {
+        if !self.is_hopeless() {
+            self.pausing = Some((trigger, Instant::now()));
+        }
+    }
+
+    fn limit(&mut self, side: usize, socket: BorrowedFd<'_>, received: u64) {
+        if received >= LIMIT_AFTER && !self.limited[side] && !self.is_hopeless() {
+            self.limited[side] = true;
+            // A window that stays large only means that more has to be moved by hand.
+            let _ = sockopt::limit_receiving(socket, LIMITED_WINDOW);
+        }
+    }
+
+    /// No handoff will happen: the windows, the client's and the instance's, may grow again.
+    pub fn lift_limits(&mut self, sockets: [BorrowedFd<'_>; 2]) {
+        for (limited, socket) in self.limited.iter_mut().zip(sockets) {
+            if std::mem::take(limited) {
+                // Costs throughput at worst.
+                let _ = sockopt::allow_receiving(socket, RELAY_WINDOW);
+            }
+        }
+    }
+}

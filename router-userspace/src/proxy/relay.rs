@@ -1,0 +1,384 @@
+//! Carries bytes both ways between a client and an instance, for as long as the packet path does not.
+//!
+//! One task, both directions. A direction holds a buffer only while it holds bytes; it receives more only when the
+//! other side has taken all of them, so a slow reader slows the writer and memory stays bounded. The end of
+//! one direction is passed on as such, and the other goes on. A broken connection is broken for the other side too.
+//!
+//! When [`Watch`] says that a handoff would pay, the relay stops receiving until no byte is left in user space
+//! and little is unacknowledged, and gives both sockets back. If the handoff is refused it goes on as if nothing had been.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::buffer::Buffer;
+use super::endpoint::Endpoint;
+use super::offload::{Trigger, Watch};
+use super::sockopt;
+
+/// How often a pausing relay looks whether the peers have acknowledged enough.
+const PAUSE_POLL: Duration = Duration::from_millis(1);
+
+/// Why [`Relay::run`] returned.
+#[derive(Debug)]
+pub enum Step {
+    /// A handoff would pay: no byte is in user space but those of [`Relay::unsent`], and both sides are open.
+    HandOff(Trigger),
+    End(Ending),
+}
+
+/// How a relayed connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Both sides closed in order.
+    Closed,
+    /// The client reset its connection, or can no longer be written to.
+    ClientReset,
+    /// The instance reset its connection.
+    InstanceReset,
+    /// The instance closed or reset its connection before the first byte; the client has been sent nothing.
+    NoResponse,
+    /// Nothing moved for too long.
+    Idle,
+}
+
+impl Ending {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::ClientReset => "client_reset",
+            Self::InstanceReset => "instance_reset",
+            Self::NoResponse => "no_response",
+            Self::Idle => "idle_timeout",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// The sender has closed; what is buffered still has to go.
+    Ended,
+    /// The end has been passed on.
+    Closed,
+    /// The receiver takes no more: what comes is received and discarded, until the other direction has ended too.
+    Discarding,
+}
+
+#[derive(Debug)]
+struct Direction {
+    buffer: Option<Buffer>,
+    /// Bytes received from the sender.
+    bytes: u64,
+    phase: Phase,
+}
+
+/// How long nothing may move.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    pub idle: Duration,
+    pub half_closed: Duration,
+}
+
+/// What a relay is made of, and what is left of it for a handoff.
+#[derive(Debug)]
+pub struct Parts {
+    pub client: Endpoint,
+    pub instance: Endpoint,
+    /// Bytes from the client that the instance has yet to get.
+    pub unsent: Option<Buffer>,
+    /// Bytes received so far from the client, those of `unsent` included, and from the instance.
+    pub bytes: (u64, u64),
+}
+
+/// A pair of sockets, and what is on its way between them.
+#[derive(Debug)]
+pub struct Relay {
+    client: Endpoint,
+    instance: Endpoint,
+    /// From the client to the instance.
+    request: Direction,
+    /// From the instance to the client.
+    response: Direction,
+    patience: Patience,
+    /// `None` if a handoff is out of the question.
+    watch: Option<Watch>,
+    last_moved: Instant,
+    gave_up: bool,
+}
+
+enum Fault {
+    Receiving,
+    Sending,
+    NoResponse,
+}
+
+impl Relay {
+    /// Joins two sockets. With a `watch` the relay looks out for the moment when a handoff pays.
+    pub fn new(parts: Parts, patience: Patience, watch: Option<Watch>) -> io::Result<Self> {
+        let Parts { client, instance, unsent, bytes } = parts;
+        Ok(Self {
+            client: client.register()?,
+            instance: instance.register()?,
+            request: Direction { buffer: unsent, bytes: bytes.0, phase: Phase::Open },
+            response: Direction { buffer: None, bytes: bytes.1, phase: Phase::Open },
+            patience,
+            watch,
+            last_moved: Instant::now(),
+            gave_up: false,
+        })
+    }
+
+    /// Takes the relay apart. Everything is there when [`Step::HandOff`] was returned.
+    pub fn into_parts(self) -> (Parts, Option<Watch>) {
+        let bytes = self.bytes();
+        let Self { client, instance, request, watch, .. } = self;
+        (Parts { client, instance, unsent: request.buffer, bytes }, watch)
+    }
+
+    /// Bytes received from the client and from the instance.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.request.bytes, self.response.bytes)
+    }
+
+    /// Whether the instance stopped reading before the client stopped sending.
+    pub fn discards_request(&self) -> bool {
+        self.request.phase == Phase::Discarding
+    }
+
+    /// Whether a handoff was wanted, but the peers would not acknowledge what they had been sent.
+    pub fn gave_up(&self) -> bool {
+        self.gave_up
+    }
+
+    /// Carries bytes until the connection ends or a handoff would pay.
+    pub async fn run(&mut self) -> Step {
+        let mut timer = pin!(sleep_until(self.next_look(Instant::now())));
+        poll_fn(|cx| {
+            loop {
+                if let Some(step) = self.poll(cx) {
+                    return Poll::Ready(step);
+                }
+                let pausing = self.watch.as_ref().is_some_and(Watch::is_pausing);
+                if pausing && timer.deadline() > Instant::now() + PAUSE_POLL {
+                    timer.as_mut().reset(Instant::now() + PAUSE_POLL);
+                }
+                if timer.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                let now = Instant::now();
+                if now >= self.last_moved + self.allowed_idle() {
+                    return Poll::Ready(Step::End(Ending::Idle));
+                }
+                if let Some(watch) = &mut self.watch {
+                    watch.tick(now);
+                }
+                timer.as_mut().reset(self.next_look(now));
+            }
+        })
+        .await
+    }
+
+    fn allowed_idle(&self) -> Duration {
+        match (self.request.phase, self.response.phase) {
+            (Phase::Open, Phase::Open) => self.patience.idle,
+            _ => self.patience.half_closed,
+        }
+    }
+
+    /// When the timer has something to do. An earlier end of the connection never waits for it.
+    fn next_look(&self, now: Instant) -> Instant {
+        let idle = self.last_moved + self.allowed_idle();
+        match self.watch.as_ref().and_then(|watch| watch.next_look(now)) {
+            Some(watch) => idle.min(watch),
+            None => idle,
+        }
+    }
+
+    /// Moves what can be moved; `None` when all that is left is to wait.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Option<Step> {
+        loop {
+            let request = self.pump_request(cx);
+            if let Some(Err(Fault::Receiving)) = request {
+                return Some(Step::End(Ending::ClientReset));
+            }
+            let mut again = false;
+            if let Some(Err(Fault::Sending)) = request {
+                // The instance reads no more, but its response may be on the way.
+                self.request.buffer = None;
+                self.request.phase = Phase::Discarding;
+                self.watch = None;
+                again = true;
+            }
+            match self.pump_response(cx) {
+                Some(Err(Fault::NoResponse)) => return Some(Step::End(Ending::NoResponse)),
+                Some(Err(Fault::Receiving)) if self.response.bytes == 0 => {
+                    return Some(Step::End(Ending::NoResponse));
+                }
+                Some(Err(Fault::Receiving)) => return Some(Step::End(Ending::InstanceReset)),
+                Some(Err(Fault::Sending)) => return Some(Step::End(Ending::ClientReset)),
+                Some(Ok(())) | None => {}
+            }
+            match (self.request.phase, self.response.phase) {
+                (Phase::Closed | Phase::Discarding, Phase::Closed) => return Some(Step::End(Ending::Closed)),
+                (Phase::Open, Phase::Open) => {}
+                // Packets of a connection that is closing are not worth it.
+                _ => self.watch = None,
+            }
+            match self.pause() {
+                Pause::No => {}
+                Pause::Wait => return None,
+                Pause::Done(trigger) => return Some(Step::HandOff(trigger)),
+                Pause::GivenUp => {
+                    self.gave_up = true;
+                    self.give_up_on_handoff();
+                    again = true;
+                }
+            }
+            if !again {
+                return None;
+            }
+        }
+    }
+
+    fn pump_request(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Fault>> {
+        let Self { client, instance, request, response, watch, last_moved, .. } = self;
+        loop {
+            // Bytes of a second request are for the packet path to send, so that the response takes it too.
+            if watch.as_ref().is_some_and(|watch| watch.holds_request()) {
+                return None;
+            }
+            match flush(cx, request, instance, last_moved)? {
+                Ok(()) if request.phase == Phase::Closed => return Some(Ok(())),
+                Ok(()) => {}
+                Err(fault) => return Some(Err(fault)),
+            }
+            if watch.as_mut().is_some_and(|watch| watch.stops_receiving(request.bytes + response.bytes)) {
+                return None;
+            }
+            match receive(cx, request, client, last_moved)? {
+                Ok(0) => {}
+                Ok(_) => {
+                    if let Some(watch) = watch {
+                        watch.client_sent(client.as_fd(), request.bytes);
+                    }
+                }
+                Err(fault) => return Some(Err(fault)),
+            }
+        }
+    }
+
+    fn pump_response(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Fault>> {
+        let Self { client, instance, request, response, watch, last_moved, .. } = self;
+        loop {
+            match flush(cx, response, client, last_moved)? {
+                Ok(()) if response.phase == Phase::Closed => return Some(Ok(())),
+                Ok(()) => {}
+                Err(fault) => return Some(Err(fault)),
+            }
+            if watch.as_mut().is_some_and(|watch| watch.stops_receiving(request.bytes + response.bytes)) {
+                return None;
+            }
+            match receive(cx, response, instance, last_moved)? {
+                Ok(0) if response.bytes == 0 => return Some(Err(Fault::NoResponse)),
+                Ok(0) => {}
+                Ok(_) => {
+                    if let Some(watch) = watch {
+                        watch.instance_sent(instance.as_fd(), response.bytes);
+                    }
+                }
+                Err(fault) => return Some(Err(fault)),
+            }
+        }
+    }
+
+    /// The connection stays a relay, unless the watch has hope left.
+    fn give_up_on_handoff(&mut self) {
+        if let Some(watch) = self.watch.as_mut().filter(|watch| watch.is_hopeless()) {
+            watch.lift_limits([self.client.as_fd(), self.instance.as_fd()]);
+            self.watch = None;
+        }
+    }
+
+    fn pause(&mut self) -> Pause {
+        let Some(watch) = &mut self.watch else { return Pause::No };
+        if !watch.is_pausing() {
+            return Pause::No;
+        }
+        let request_waits = self.request.buffer.is_some() && !watch.holds_request();
+        if self.response.buffer.is_some() || request_waits {
+            return if watch.give_up(Instant::now()) { Pause::GivenUp } else { Pause::Wait };
+        }
+        let in_custody = [&self.client, &self.instance]
+            .map(|endpoint| sockopt::unacknowledged(endpoint.as_fd()).unwrap_or(usize::MAX));
+        match watch.may_hand_off(in_custody) {
+            Some(trigger) => Pause::Done(trigger),
+            None if watch.give_up(Instant::now()) => Pause::GivenUp,
+            None => Pause::Wait,
+        }
+    }
+}
+
+enum Pause {
+    No,
+    Wait,
+    Done(Trigger),
+    GivenUp,
+}
+
+/// Sends what is buffered, and then the end if it has come. `None` if the receiver takes no more now.
+fn flush(
+    cx: &mut Context<'_>,
+    direction: &mut Direction,
+    to: &mut Endpoint,
+    last_moved: &mut Instant,
+) -> Option<Result<(), Fault>> {
+    while let Some(buffer) = &mut direction.buffer {
+        match to.poll_send(cx, buffer.pending()) {
+            Poll::Pending => return None,
+            Poll::Ready(Ok(count)) => buffer.consume(count),
+            Poll::Ready(Err(_)) => return Some(Err(Fault::Sending)),
+        }
+        *last_moved = Instant::now();
+        if buffer.is_empty() {
+            direction.buffer = None;
+        }
+    }
+    if direction.phase == Phase::Ended {
+        // Fails only if the connection is gone, and then receiving says so.
+        let _ = to.socket().shutdown(Shutdown::Write);
+        direction.phase = Phase::Closed;
+    }
+    Some(Ok(()))
+}
+
+/// Receives into a fresh buffer; `Ok(0)` at the end. `None` if there is nothing now.
+fn receive(
+    cx: &mut Context<'_>,
+    direction: &mut Direction,
+    from: &mut Endpoint,
+    last_moved: &mut Instant,
+) -> Option<Result<usize, Fault>> {
+    let mut buffer = Buffer::take();
+    let count = match from.poll_receive(cx, &mut buffer) {
+        Poll::Pending => return None,
+        Poll::Ready(Ok(count)) => count,
+        Poll::Ready(Err(_)) => return Some(Err(Fault::Receiving)),
+    };
+    *last_moved = Instant::now();
+    if count == 0 {
+        direction.phase = if direction.phase == Phase::Discarding { Phase::Closed } else { Phase::Ended };
+    } else {
+        direction.bytes += count as u64;
+        if direction.phase == Phase::Open {
+            direction.buffer = Some(buffer);
+        }
+    }
+    Some(Ok(count))
+}
