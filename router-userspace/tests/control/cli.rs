@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 
+use router::app::control::Live;
 use router::cli::{self, Exit};
 
 use crate::daemon::{Daemon, Directory};
@@ -348,4 +350,34 @@ fn check_validates_a_file_without_a_daemon_and_shows_every_mistake_in_its_place(
     let ran = run(nowhere, &["check", "/nonexistent/router.toml"]);
     assert_eq!(ran.exit, Exit::Negative);
     assert!(ran.out.contains("/nonexistent/router.toml"), "{}", ran.out);
+}
+
+#[test]
+fn the_quickstart_explains_its_own_requests() {
+    let directory = Directory::new();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/quickstart.toml");
+    let mut plan = router::config::load(&file).unwrap_or_else(|errors| panic!("{errors}"));
+    plan.daemon.control_socket = directory.path().join("control.sock");
+    plan.daemon.control_group = None;
+    plan.daemon.admin_listen = None;
+    for (_, pool, instance) in plan.table.instances() {
+        let seen = router::core::health::Observation::CheckPassed;
+        instance.status.observe(pool.check.as_ref(), seen, std::time::Instant::now());
+    }
+    let live = Live {
+        table: Arc::new(arc_swap::ArcSwap::from_pointee(plan.table)),
+        counters: Arc::default(),
+        flows: None,
+        datapath: "not loaded: this is a test".to_owned(),
+    };
+    let server = router::app::control::serve(&plan.daemon, &plan.listeners, &file, live).unwrap();
+    let listener = &plan.listeners[0].name;
+    let ran = run(
+        server.socket().path(),
+        &["explain", "--listener", listener, "--client", "10.77.1.2", "--path", "/admin"],
+    );
+    assert_eq!((ran.err.as_str(), ran.exit), ("", Exit::Negative), "{}", ran.out);
+    assert!(ran.out.trim_end().ends_with("refuses it with status 403"), "{}", ran.out);
+    let ran = run(server.socket().path(), &["explain", "--listener", listener, "--client", "10.77.1.2"]);
+    assert_eq!((ran.err.as_str(), ran.exit), ("", Exit::Ok), "{}", ran.out);
 }
