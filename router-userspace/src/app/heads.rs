@@ -6,8 +6,8 @@ use router_common::abi::reason::RefuseReason;
 
 use crate::config::ListenerPlan;
 use crate::control::state::HeadReader;
-use crate::core::path;
 use crate::core::request::HttpRequest;
+use crate::proxy::connection::normalised;
 use crate::proxy::http;
 use crate::proxy::http::scan::HeadLimits;
 
@@ -36,7 +36,7 @@ impl HeadReader for Heads {
         let default = HeadLimits::default();
         let limits = self.0.get(listener).unwrap_or(&default);
         let (head, _) = http::read(head, limits)?.ok_or(RefuseReason::BadRequest)?;
-        let path = path::normalise(head.raw_path).map_err(|_| RefuseReason::BadRequest)?;
+        let path = normalised(head.raw_path)?;
         then(head.request(&path));
         Ok(())
     }

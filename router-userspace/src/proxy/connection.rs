@@ -171,7 +171,8 @@ async fn reach(
     })
 }
 
-fn normalised(raw_path: &str) -> Result<Cow<'_, str>, RefuseReason> {
+/// The path as rules see it, or why a request with it is refused.
+pub fn normalised(raw_path: &str) -> Result<Cow<'_, str>, RefuseReason> {
     match raw_path {
         "*" => Ok(Cow::Borrowed(raw_path)),
         _ => normalise(raw_path).map_err(|error| match error {
