@@ -102,7 +102,10 @@ fn find_compiler(newest_llvm: u32) -> Result<(PathBuf, PathBuf, bool), Missing> 
 }
 
 fn nightly_rustc() -> Option<PathBuf> {
-    output(Path::new("rustup"), &["which", "--toolchain", "nightly", "rustc"]).map(PathBuf::from)
+    let mut rustup = Command::new("rustup");
+    // Without this, asking for a toolchain may install it.
+    rustup.args(["which", "--toolchain", "nightly", "rustc"]).env("RUSTUP_AUTO_INSTALL", "0");
+    output_of(&mut rustup).map(PathBuf::from)
 }
 
 /// The major release of the compiler's LLVM.
@@ -143,25 +146,24 @@ fn runs(program: &Path) -> bool {
 }
 
 fn output(program: &Path, arguments: &[&str]) -> Option<String> {
-    let output = clean(Command::new(program).args(arguments)).stdin(Stdio::null()).output().ok()?;
+    output_of(Command::new(program).args(arguments))
+}
+
+fn output_of(command: &mut Command) -> Option<String> {
+    let output = clean(command).stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Removes what an outer cargo or rustup says about *its* compiler, target and flags. Where to find and how to
 /// fetch packages stays.
 pub fn clean(command: &mut Command) -> &mut Command {
-    const KEPT: [&str; 7] = [
-        "CARGO_HOME",
-        "CARGO_HTTP_",
-        "CARGO_NET_",
-        "CARGO_REGISTR",
-        "CARGO_SOURCE_",
-        "CARGO_TERM_",
-        "RUSTUP_HOME",
-    ];
+    const KEPT: [&str; 6] =
+        ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_", "CARGO_TERM_"];
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
-        let of_rust = ["CARGO", "RUST", "CLIPPY_"].iter().any(|prefix| text.starts_with(prefix));
+        let of_rust = ["CARGO", "RUSTC", "RUSTFLAGS", "RUSTDOC", "RUSTUP_TOOLCHAIN", "CLIPPY_"]
+            .iter()
+            .any(|prefix| text.starts_with(prefix));
         if of_rust && !KEPT.iter().any(|kept| text.starts_with(kept)) {
             command.env_remove(&name);
         }

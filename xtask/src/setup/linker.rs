@@ -37,7 +37,7 @@ pub fn install() -> Result<()> {
 
 fn command() -> Command {
     let mut command = workspace::cargo();
-    toolchain::clean(&mut command)
+    command
         .args([
             "install",
             VERSION,
