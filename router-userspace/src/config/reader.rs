@@ -26,6 +26,9 @@ impl<T> Placed<T> {
     }
 }
 
+/// How many problems are collected.
+const MAX_PROBLEMS: usize = 10_000;
+
 /// The text and the problems found in it so far.
 pub(super) struct Report<'t> {
     pub text: &'t str,
@@ -39,7 +42,11 @@ impl<'t> Report<'t> {
     }
 
     pub fn add(&self, problem: Problem) {
-        self.problems.borrow_mut().push(problem);
+        let mut problems = self.problems.borrow_mut();
+        // Nobody reads so many, and a file of some megabytes could have millions.
+        if problems.len() < MAX_PROBLEMS {
+            problems.push(problem);
+        }
     }
 
     /// Something that works and is probably not meant.

@@ -49,6 +49,13 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<Vec<pool::Pool>> 
             )
         });
     }
+    if let Some(own) = &file.daemon.group
+        && instances().all(|instance| instance.group.as_ref().is_none_or(|group| group.value != own.value))
+    {
+        let message = format!("no instance is of this router's group `{}`", own.value);
+        let help = "give instances near this router the same `group`, or remove it here";
+        report.warn(Problem::at(own.span.clone(), message).help(help));
+    }
     let pools: Vec<Option<pool::Pool>> = file.pools.iter().map(|pool| one(pool, report)).collect();
     pools.into_iter().collect()
 }

@@ -43,6 +43,7 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<(Vec<Rule>, Defau
     let rules = rules.into_iter().collect::<Option<Vec<Rule>>>()?;
     let default_rule = default_rule?;
     warn_of_idle_pools(file, &rules, &default_rule, report);
+    warn_of_idle_rules(file, &rules, report);
     Some((rules, default_rule))
 }
 
@@ -170,6 +171,19 @@ impl Pools<'_> {
             report.add(Problem::at(name.span.clone(), message).help(help));
         }
         found
+    }
+}
+
+/// Rules behind one that always holds are never tried.
+fn warn_of_idle_rules(file: &File, rules: &[Rule], report: &Report<'_>) {
+    let always = rules.iter().position(|rule| rule.enabled && rule.condition.source().trim() == "Any()");
+    let Some(always) = always else { return };
+    if let Some(name) = file.rules.get(always + 1).and_then(|rule| rule.name.as_ref()) {
+        let message = format!(
+            "rule `{}` is never tried: rule `{}` before it always holds",
+            name.value, rules[always].name
+        );
+        report.warn(Problem::at(name.span.clone(), message).help("the first rule that holds decides"));
     }
 }
 

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use super::BASE;
 use crate::config::{Attach, Interfaces, ListenerPlan, Offload, Protocol, Source, load, parse};
+use crate::core::decide::Outcome;
 use crate::core::health::{CheckKind, Reachability};
 use crate::core::pool::{OnUnavailable, PoolId};
+use crate::core::request::{Header, HttpRequest, HttpVersion, Request};
 use crate::core::status::AdminState;
 use crate::core::table::Action;
 
@@ -226,4 +228,62 @@ fn ten_thousand_rules_are_read() {
         .collect();
     let plan = parse("r.toml", &format!("{BASE}{rules}")).unwrap();
     assert_eq!(plan.table.rules().len(), 10_000);
+}
+
+/// The rule and the instances that the quickstart's configuration gives a request, with every instance up.
+fn quickstart(host: &str, path: &str, header: Option<(&str, &str)>, client: &str) -> (String, Vec<String>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let table = load(&folder.join("quickstart.toml")).unwrap().table;
+    for (_, _, instance) in table.instances() {
+        instance.status.trust();
+    }
+    let host_header = Header { name: "Host", value: host.as_bytes() };
+    let other = header.map(|(name, value)| Header { name, value: value.as_bytes() });
+    let headers: Vec<Header<'_>> = [Some(host_header), other].into_iter().flatten().collect();
+    let http = HttpRequest {
+        version: HttpVersion::Http11,
+        method: "GET",
+        host: Some(host),
+        raw_path: path,
+        path,
+        query: None,
+        headers: &headers,
+    };
+    let request = Request { listener: "web", client: client.parse().unwrap(), http: Some(http), tls: false };
+    let mut instances = Vec::new();
+    let mut tried = Vec::new();
+    loop {
+        let decision = table.decide(&request, &tried);
+        let Outcome::Instance { id, .. } = decision.outcome else {
+            return (table.rule_name(decision.rule).to_owned(), instances);
+        };
+        instances.push(table.instance(id).name.clone());
+        tried.push(id);
+    }
+}
+
+#[test]
+fn the_quickstart_routes_by_a_rule_of_each_kind() {
+    const CLIENT: &str = "10.77.1.2";
+    const VIP: &str = "10.77.1.10";
+    let beta = Some(("X-Beta", "1"));
+    let cookie = Some(("Cookie", "a=b; beta=1"));
+    for (host, path, header, client, rule, instances) in [
+        (VIP, "/", None, CLIENT, "default", &["web1", "web2"][..]),
+        ("api.example", "/", None, CLIENT, "api-host", &["api1"]),
+        (VIP, "/", beta, CLIENT, "beta-users", &["api1"]),
+        (VIP, "/", cookie, CLIENT, "beta-users", &["api1"]),
+        (VIP, "/files/200m", None, CLIENT, "downloads", &["files1"]),
+        (VIP, "/debian.iso", None, CLIENT, "downloads", &["files1"]),
+        ("api.example", "/admin/users", None, CLIENT, "no-admin", &[]),
+        (VIP, "/admin", None, "10.77.1.1", "default", &["web1", "web2"]),
+        (VIP, "/", None, "10.77.9.1", "default", &["web1", "web2"]),
+    ] {
+        let (chosen, served) = quickstart(host, path, header, client);
+        assert_eq!(
+            (chosen.as_str(), served),
+            (rule, instances.iter().map(|name| name.to_string()).collect()),
+            "{host} {path}"
+        );
+    }
 }

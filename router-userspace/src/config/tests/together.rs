@@ -140,4 +140,13 @@ fn what_works_and_is_probably_not_meant_is_a_warning() {
          r.toml:12:1: every instance of pool `other` has weight 0, so none gets new connections\n\
          r.toml:13:8: no rule leads to pool `other` (name it in a [[rule]] or in [default_rule])"
     );
+    assert_eq!(
+        warnings(&format!("{BASE}[daemon]\ngroup = \"rack-a\"\n")),
+        "r.toml:13:9: no instance is of this router's group `rack-a` (give instances near this router the same `group`, or remove it here)"
+    );
+    let rules = "[[rule]]\nname = \"all\"\nmatch = 'Any()'\npool = \"app\"\n[[rule]]\nname = \"late\"\nmatch = 'Host(\"a\")'\npool = \"app\"\n";
+    assert_eq!(
+        warnings(&format!("{BASE}{rules}")),
+        "r.toml:17:8: rule `late` is never tried: rule `all` before it always holds (the first rule that holds decides)"
+    );
 }
