@@ -6,10 +6,10 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use router::app::control::Live;
 use router::cli::{self, Exit};
+use router::control::{Server, Settings, State};
 
-use crate::daemon::{Daemon, Directory};
+use crate::daemon::{Daemon, Directory, Heads};
 
 struct Ran {
     exit: Exit,
@@ -356,21 +356,25 @@ fn check_validates_a_file_without_a_daemon_and_shows_every_mistake_in_its_place(
 fn the_quickstart_explains_its_own_requests() {
     let directory = Directory::new();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/quickstart.toml");
-    let mut plan = router::config::load(&file).unwrap_or_else(|errors| panic!("{errors}"));
-    plan.daemon.control_socket = directory.path().join("control.sock");
-    plan.daemon.control_group = None;
-    plan.daemon.admin_listen = None;
+    let plan = router::config::load(&file).unwrap_or_else(|errors| panic!("{errors}"));
     for (_, pool, instance) in plan.table.instances() {
         let seen = router::core::health::Observation::CheckPassed;
         instance.status.observe(pool.check.as_ref(), seen, std::time::Instant::now());
     }
-    let live = Live {
+    let state = State {
         table: Arc::new(arc_swap::ArcSwap::from_pointee(plan.table)),
         counters: Arc::default(),
         flows: None,
         datapath: "not loaded: this is a test".to_owned(),
+        heads: Box::new(Heads),
+        listeners: arc_swap::ArcSwap::from_pointee(plan.listeners.iter().map(Into::into).collect()),
+        config_file: Some(file),
+        started: std::time::Instant::now(),
+        started_at: std::time::SystemTime::now(),
     };
-    let server = router::app::control::serve(&plan.daemon, &plan.listeners, &file, live).unwrap();
+    let settings =
+        Settings { socket: directory.path().join("control.sock"), group: None, admin_listen: None };
+    let server = Server::start(&settings, Arc::new(state)).unwrap();
     let listener = &plan.listeners[0].name;
     let ran = run(
         server.socket().path(),

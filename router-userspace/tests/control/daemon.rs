@@ -13,17 +13,21 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use router::app::heads::Heads;
 use router::control::protocol::Listener;
+use router::control::state::HeadReader;
 use router::control::{Server, Settings, State};
 use router::core::counters::Counters;
 use router::core::health::{CheckKind, CheckSpec, Failure, Observation, Reachability};
 use router::core::pool::{Instance, InstanceId, Method as Balance, OnUnavailable, Pool, PoolId};
+use router::core::request::HttpRequest;
 use router::core::rules;
 use router::core::session::Session;
 use router::core::status::{AdminState, InstanceStatus};
 use router::core::table::{Action, DefaultRule, RoutingTable, Rule};
 use router::flows::table::{FlowInfo, FlowState, FlowTable, Handoff, TcpOptions};
+use router::proxy::connection::normalised;
+use router::proxy::http;
+use router::proxy::http::scan::HeadLimits;
 use router_common::abi::reason::{PacketReason, RefuseReason, RelayReason};
 use tokio::net::UnixStream;
 
@@ -74,6 +78,17 @@ impl FlowTable for FixedFlows {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![(PacketReason::Forwarded.name(), 4711), (PacketReason::NoFlow.name(), 12)]
+    }
+}
+
+/// Reads heads as a listener with the default limits does.
+pub struct Heads;
+
+impl HeadReader for Heads {
+    fn read(&self, _: &str, head: &[u8], then: &mut dyn FnMut(HttpRequest<'_>)) -> Result<(), RefuseReason> {
+        let (head, _) = http::read(head, &HeadLimits::default())?.ok_or(RefuseReason::BadRequest)?;
+        then(head.request(&normalised(head.raw_path)?));
+        Ok(())
     }
 }
 
@@ -132,7 +147,7 @@ impl Daemon {
             counters,
             flows: Some(Arc::new(FixedFlows(flows))),
             datapath: "TCX ingress on eth0, eth1".to_owned(),
-            heads: Box::new(Heads::default()),
+            heads: Box::new(Heads),
             listeners: ArcSwap::from_pointee(vec![Listener {
                 name: "web".to_owned(),
                 address: "10.0.1.1:80".parse().unwrap(),

@@ -303,7 +303,7 @@ fn a_daemon_without_a_data_path_says_why_and_has_no_flows() {
         counters: std::sync::Arc::clone(&old.counters),
         flows: None,
         datapath: "not loaded: no permission to load BPF programs".to_owned(),
-        heads: Box::new(router::app::heads::Heads::default()),
+        heads: Box::new(crate::daemon::Heads),
         listeners: arc_swap::ArcSwap::new(old.listeners.load_full()),
         config_file: None,
         started: old.started,
