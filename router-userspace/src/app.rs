@@ -1,1 +1,232 @@
 //! Composition root: the one place where everything meets; nothing uses it.
+//!
+//! [`run`] reads top to bottom: validate, open, start, wait, end. Nothing is opened before the whole configuration is
+//! known to be valid, and nobody is served before everything is open.
+
+mod arguments;
+mod control;
+mod heads;
+mod listeners;
+mod log;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use arc_swap::ArcSwap;
+use clap::Parser;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub use arguments::{Arguments, LogFormat};
+
+use crate::config::{self, Plan};
+use crate::core::counters::Counters;
+use crate::core::table::RoutingTable;
+use crate::flows::ports::{KernelReservation, PortAllocator, reserve_in_kernel};
+use crate::flows::table::FlowTable;
+use crate::probe::{Origin, Prober};
+use crate::proxy::budget::{BudgetLimits, HeadBudget};
+use crate::proxy::listener::{self, Workers};
+use crate::proxy::settings::{Context, Listener};
+use crate::proxy::source::SourceAddresses;
+
+/// Open files that a busy gateway needs: two for each relayed connection.
+const WANTED_FILES: u64 = 1 << 20;
+/// How long clients wait in the backlog for the first checks, rather than being told 503.
+const FIRST_CHECKS: Duration = Duration::from_secs(2);
+
+/// `routerd`: from the command line to the exit status.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Err(error) = log::start(&arguments) {
+        eprintln!("routerd: --log {:?} is not understood: {error}", arguments.log);
+        return ExitCode::from(2);
+    }
+    let Some(plan) = load(&arguments.config) else { return ExitCode::FAILURE };
+    if arguments.check {
+        println!("{} is valid", arguments.config.display());
+        return ExitCode::SUCCESS;
+    }
+    match run(&arguments, plan) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The configuration, if it is valid as a whole. Shows every problem.
+fn load(path: &Path) -> Option<Plan> {
+    let color = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    match config::load(path) {
+        Ok(plan) => {
+            if !plan.warnings.is_empty() {
+                eprint!("{}", plan.warnings.graphical(color));
+            }
+            Some(plan)
+        }
+        Err(errors) => {
+            eprint!("{}", errors.graphical(color));
+            None
+        }
+    }
+}
+
+/// Runs the daemon until it is told to end.
+fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
+    allow_many_files();
+
+    let Plan { daemon, datapath, listeners, table, .. } = plan;
+    let workers = usize::from(daemon.workers);
+    let opened = listeners
+        .iter()
+        .map(|listener| {
+            let settings = listeners::settings(listener);
+            let sockets = listener::open(&settings, workers)?;
+            Ok((settings, sockets))
+        })
+        .collect::<Result<Vec<_>>>()?;
+
+    let table = Arc::new(ArcSwap::from_pointee(table));
+    let counters = Arc::new(Counters::default());
+    let ports = Arc::new(PortAllocator::new(datapath.source_ports.clone()));
+    let (flows, datapath_state) = load_datapath();
+    if flows.is_some() {
+        reserve_ports(&ports);
+    }
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let origin = Origin {
+        addresses: datapath.source_addresses.clone(),
+        flow_ports: Some(datapath.source_ports.clone()),
+    };
+    let prober = Prober::new(runtime.handle().clone(), origin, Arc::clone(&counters));
+    prober.install(&table.load());
+    runtime.block_on(first_checks(&table.load()));
+
+    let context = Arc::new(Context {
+        table: Arc::clone(&table),
+        flows: flows.clone(),
+        ports,
+        sources: SourceAddresses::new(datapath.source_addresses.clone()),
+        counters: Arc::clone(&counters),
+        heads: HeadBudget::new(BudgetLimits::default()),
+    });
+    let serving = opened
+        .into_iter()
+        .map(|(settings, sockets)| {
+            tracing::info!(listener = settings.name, address = %settings.address, "listening");
+            (Arc::new(Listener { context: Arc::clone(&context), settings }), sockets)
+        })
+        .collect();
+    let workers = Workers::start(workers, serving).context("cannot start the workers")?;
+    let live = control::Live { table, counters, flows, datapath: datapath_state };
+    let control = control::serve(&daemon, &listeners, &arguments.config, live)?;
+    notify(&[NotifyState::Ready]);
+
+    runtime.block_on(wait_for_the_end())?;
+    notify(&[NotifyState::Stopping]);
+    drop(prober);
+    end(&runtime, workers, arguments.stop_timeout)?;
+    // Does not wait for workers that a second signal has given up on.
+    runtime.shutdown_background();
+    drop(control);
+    Ok(())
+}
+
+/// Loads the packet path. Without it every connection is relayed.
+fn load_datapath() -> (Option<Arc<dyn FlowTable>>, String) {
+    tracing::warn!("this build has no kernel data path: every connection is relayed in user space");
+    (None, "not part of this build".to_owned())
+}
+
+/// Raises the limit of open files as far as the host allows.
+fn allow_many_files() {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    let wanted = WANTED_FILES.max(hard);
+    // Only root may raise the hard limit; everybody may go up to it.
+    let raised = [(wanted, wanted), (hard, hard)]
+        .into_iter()
+        .find(|(soft, hard)| setrlimit(Resource::RLIMIT_NOFILE, *soft, *hard).is_ok());
+    let files = raised.map_or(soft, |(soft, _)| soft);
+    if files < 65_536 {
+        tracing::warn!(
+            files,
+            "few connections can be open at a time: raise the limit of open files (LimitNOFILE= in the unit)"
+        );
+    }
+}
+
+/// Keeps the kernel from using the router's ports for other connections.
+fn reserve_ports(ports: &PortAllocator) {
+    match reserve_in_kernel(&ports.range()) {
+        KernelReservation::NotNeeded => {}
+        KernelReservation::Added => {
+            tracing::info!(ports = ?ports.range(), "source ports added to ip_local_reserved_ports");
+        }
+        KernelReservation::Failed { wanted, error } => tracing::warn!(
+            %error,
+            "other programs of this host may take the router's source ports; set: sysctl -w net.ipv4.ip_local_reserved_ports={wanted}"
+        ),
+    }
+}
+
+/// Waits until every instance that has a check has been checked once, for a bounded time.
+async fn first_checks(table: &RoutingTable) {
+    let all_checked = async {
+        while table
+            .instances()
+            .any(|(_, pool, instance)| pool.check.is_some() && !instance.status.health().checked())
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if tokio::time::timeout(FIRST_CHECKS, all_checked).await.is_err() {
+        tracing::info!("some instances have not been checked yet; serving with those that have");
+    }
+}
+
+/// Returns when the daemon is told to end.
+async fn wait_for_the_end() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => tracing::warn!(
+                "SIGHUP: this version cannot reload; restart the daemon to apply a changed configuration (handed-off connections go on)"
+            ),
+        }
+    }
+    Ok(())
+}
+
+/// Ends the workers. A second signal ends them at once.
+fn end(runtime: &Runtime, workers: Workers, grace: Duration) -> Result<()> {
+    tracing::info!("ending: no new connections; relayed ones get {grace:?}, handed-off ones go on");
+    runtime.block_on(async {
+        let stopped = tokio::task::spawn_blocking(move || workers.stop(grace));
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            stopped = stopped => stopped.context("the workers did not end in order"),
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+        }
+    })
+}
+
+/// Tells systemd, if it has started us.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "cannot notify systemd");
+    }
+}

@@ -1,1 +1,7 @@
-fn main() {}
+//! The daemon. See `routerd --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    router::app::main()
+}

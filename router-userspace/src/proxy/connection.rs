@@ -3,7 +3,6 @@
 //! Read [`serve`] first. One task carries a connection from its first byte to the handoff or, relayed, to its end.
 //! The session that began with the decision moves along with the connection, so it ends when the connection does.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -26,7 +25,6 @@ use super::settings::{Listener, Offload};
 use super::{refuse, sockopt};
 use crate::core::decide::Outcome;
 use crate::core::health::{Failure, Observation};
-use crate::core::path::{PathError, normalise};
 use crate::core::pool::{InstanceId, OnUnavailable};
 use crate::core::request::Request;
 use crate::core::session::Session;
@@ -109,7 +107,7 @@ async fn reach(
     let Listener { context, settings } = listener;
     let head = http::parse(first.head()).map_err(Refusal::bad)?;
     record.request(&head);
-    let path = normalised(head.raw_path).map_err(Refusal::bad)?;
+    let path = head.path().map_err(Refusal::bad)?;
     check_pipelining(listener, &head, first.surplus()).map_err(Refusal::bad)?;
     let request =
         Request { listener: &settings.name, client: address, tls: false, http: Some(head.request(&path)) };
@@ -169,17 +167,6 @@ async fn reach(
         rule,
         id,
     })
-}
-
-/// The path as rules see it, or why a request with it is refused.
-pub fn normalised(raw_path: &str) -> Result<Cow<'_, str>, RefuseReason> {
-    match raw_path {
-        "*" => Ok(Cow::Borrowed(raw_path)),
-        _ => normalise(raw_path).map_err(|error| match error {
-            PathError::Ambiguous => RefuseReason::AmbiguousPath,
-            _ => RefuseReason::BadRequest,
-        }),
-    }
 }
 
 /// Counts further requests that are here already, and refuses them if the listener says so.

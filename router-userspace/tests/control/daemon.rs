@@ -25,7 +25,6 @@ use router::core::session::Session;
 use router::core::status::{AdminState, InstanceStatus};
 use router::core::table::{Action, DefaultRule, RoutingTable, Rule};
 use router::flows::table::{FlowInfo, FlowState, FlowTable, Handoff, TcpOptions};
-use router::proxy::connection::normalised;
 use router::proxy::http;
 use router::proxy::http::scan::HeadLimits;
 use router_common::abi::reason::{PacketReason, RefuseReason, RelayReason};
@@ -87,7 +86,7 @@ pub struct Heads;
 impl HeadReader for Heads {
     fn read(&self, _: &str, head: &[u8], then: &mut dyn FnMut(HttpRequest<'_>)) -> Result<(), RefuseReason> {
         let (head, _) = http::read(head, &HeadLimits::default())?.ok_or(RefuseReason::BadRequest)?;
-        then(head.request(&normalised(head.raw_path)?));
+        then(head.request(&head.path()?));
         Ok(())
     }
 }

@@ -12,8 +12,11 @@ pub mod target;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 use router_common::abi::reason::RefuseReason;
 
+use crate::core::path::{PathError, normalise};
 use crate::core::request::{Header, HttpRequest, HttpVersion};
 use fields::Fields;
 use scan::{HeadLimits, Scanner};
@@ -35,6 +38,17 @@ pub struct HttpHead<'a> {
 }
 
 impl<'a> HttpHead<'a> {
+    /// The path as rules see it.
+    pub fn path(&self) -> Result<Cow<'a, str>, RefuseReason> {
+        if self.raw_path == "*" {
+            return Ok(Cow::Borrowed(self.raw_path));
+        }
+        normalise(self.raw_path).map_err(|error| match error {
+            PathError::Ambiguous => RefuseReason::AmbiguousPath,
+            _ => RefuseReason::BadRequest,
+        })
+    }
+
     /// The request as rules see it, given its normalised path.
     pub fn request<'b>(&'b self, path: &'b str) -> HttpRequest<'b> {
         HttpRequest {

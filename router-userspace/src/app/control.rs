@@ -1,0 +1,57 @@
+//! The control server over the daemon's live parts.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+
+use super::heads::Heads;
+use crate::config::{DaemonPlan, ListenerPlan};
+use crate::control::{Server, Settings, StartError, State};
+use crate::core::counters::Counters;
+use crate::core::table::RoutingTable;
+use crate::flows::table::FlowTable;
+
+/// What the control server shows of the daemon.
+pub struct Live {
+    pub table: Arc<ArcSwap<RoutingTable>>,
+    pub counters: Arc<Counters>,
+    /// `None` if no kernel data path is loaded.
+    pub flows: Option<Arc<dyn FlowTable>>,
+    /// One line: where the data path is attached, or why it is not loaded.
+    pub datapath: String,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("datapath", &self.datapath).finish_non_exhaustive()
+    }
+}
+
+/// Opens the control socket and the admin address. Whoever can connect takes the daemon to be ready, so this comes
+/// after the listeners.
+pub fn serve(
+    daemon: &DaemonPlan,
+    listeners: &[ListenerPlan],
+    config_file: &Path,
+    live: Live,
+) -> Result<Server, StartError> {
+    let settings = Settings {
+        socket: daemon.control_socket.clone(),
+        group: daemon.control_group.clone(),
+        admin_listen: daemon.admin_listen,
+    };
+    let state = State {
+        table: live.table,
+        counters: live.counters,
+        flows: live.flows,
+        datapath: live.datapath,
+        heads: Box::new(Heads::of(listeners)),
+        listeners: ArcSwap::from_pointee(listeners.iter().map(Into::into).collect()),
+        config_file: Some(config_file.to_owned()),
+        started: Instant::now(),
+        started_at: SystemTime::now(),
+    };
+    Server::start(&settings, Arc::new(state))
+}
