@@ -32,3 +32,7 @@ pub static SYN_OPTIONS: LruHashMap<FlowKey, u32> = LruHashMap::pinned(4096, 0);
 /// Working memory of `path::options`, one for each CPU.
 #[map]
 pub static OPTIONS_SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);
+
+/// [`router_common::abi::LAYOUT_VERSION`] of the pinned maps; 0 until the daemon has set it.
+#[map]
+pub static LAYOUT: Array<u32> = Array::pinned(1, 0);

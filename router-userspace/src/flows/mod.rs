@@ -2,5 +2,15 @@
 //!
 //! `table` is the interface that the proxy and the control socket see; `kernel` is the only file that names aya.
 
+mod custody;
+mod expiry;
+pub mod kernel;
+pub mod kernel_table;
+mod mapped;
+pub mod netlink;
+mod next_hops;
 pub mod ports;
+mod slots;
+mod sockets;
+mod splice;
 pub mod table;

@@ -1,0 +1,222 @@
+//! The two sockets between the handoff and their silent close.
+//!
+//! While bytes are in custody only our sockets can send them again. The kernel programs record how far each side has acknowledged; the
+//! keeper reads that from shared memory, which costs nothing, and closes both sockets once nothing is in custody. It also carries *late* bytes: those that
+//! reached a socket's queue in the moment before its flow entries existed.
+
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use router_common::abi::flow::{FLAG_DIRECT, Flow};
+use router_common::wire::tcp::seq_before_eq;
+
+use super::sockets::{self, Peer, Repair};
+
+/// How often acknowledgements are compared.
+const TICK: Duration = Duration::from_millis(1);
+/// How often a socket is asked for late bytes while acknowledgements are outstanding.
+const LATE_CHECK: Duration = Duration::from_millis(20);
+/// An end that acknowledges nothing for this long is gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Late bytes are few: they came within microseconds.
+const LATE_BUFFER: usize = 16 * 1024;
+
+/// A connection whose sockets are still open.
+#[derive(Debug)]
+pub struct Ward {
+    pub slot: u32,
+    /// In the order of `Side`: the client's socket and the instance's.
+    ends: [End; 2],
+    since: Instant,
+    late_checked: Instant,
+}
+
+/// One socket, and what is still to be written to it.
+#[derive(Debug)]
+struct End {
+    socket: Repair,
+    unsent: Vec<u8>,
+    /// The other socket's peer has closed; FIN follows what is unsent.
+    fin_wanted: bool,
+    fin_sent: bool,
+}
+
+/// What one look at a ward has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// Bytes are in custody.
+    Keep,
+    /// Nothing is in custody.
+    Free,
+    /// One side is gone, or acknowledges nothing.
+    Lost,
+}
+
+impl Ward {
+    /// `to_instance` is written at once as far as the socket takes it; `ack_cut` covers it already.
+    pub fn new(slot: u32, client: Repair, instance: Repair, to_instance: Vec<u8>) -> Self {
+        let end = |socket, unsent| End { socket, unsent, fin_wanted: false, fin_sent: false };
+        let now = Instant::now();
+        Self {
+            slot,
+            ends: [end(client, Vec::new()), end(instance, to_instance)],
+            since: now,
+            late_checked: now,
+        }
+    }
+
+    /// Writes what is unsent, fetches late bytes, and tells whether anything is still in custody.
+    pub fn look(&mut self, flow: &Flow, now: Instant) -> Outlook {
+        if now.duration_since(self.since) > PATIENCE {
+            return Outlook::Lost;
+        }
+        let acknowledged = self.all_acknowledged(flow);
+        let idle = self.ends.iter().all(End::has_written_all);
+        if idle && !acknowledged && now.duration_since(self.late_checked) < LATE_CHECK {
+            return Outlook::Keep;
+        }
+        self.late_checked = now;
+        match self.carry(flow) {
+            Err(_) => Outlook::Lost,
+            // Late bytes have raised the cuts.
+            Ok(_) if !self.ends.iter().all(End::has_written_all) || !self.all_acknowledged(flow) => {
+                Outlook::Keep
+            }
+            Ok(_) => Outlook::Free,
+        }
+    }
+
+    /// From here on every packet is translated; then the sockets vanish.
+    pub fn release(self, flow: &Flow) {
+        for translation in &flow.translations {
+            translation.traits.set(translation.traits.get() | FLAG_DIRECT);
+        }
+        for end in self.ends {
+            end.socket.close_silently();
+        }
+    }
+
+    /// Both peers learn that the connection is gone, and the flow expires.
+    pub fn abort(self, flow: &Flow) {
+        for progress in &flow.progress {
+            progress.rst_seen.set(1);
+        }
+        for end in self.ends {
+            end.socket.abort();
+        }
+    }
+
+    fn all_acknowledged(&self, flow: &Flow) -> bool {
+        (0..2).all(|side| {
+            seq_before_eq(flow.translations[side].ack_cut.get(), flow.progress[side].max_ack.get())
+        })
+    }
+
+    /// Moves late bytes and a late FIN from each socket to the other.
+    fn carry(&mut self, flow: &Flow) -> io::Result<()> {
+        for from in 0..2 {
+            let to = 1 - from;
+            if sockets::unread(self.ends[from].socket.socket())? > 0 {
+                let mut buffer = vec![0; LATE_BUFFER];
+                let read = match self.ends[from].socket.receive(&mut buffer) {
+                    Ok(read) => read,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                    Err(error) => return Err(error),
+                };
+                // The receiver's acknowledgements of these bytes are our socket's: say so before they can come.
+                let cut = &flow.translations[to].ack_cut;
+                cut.set(cut.get().wrapping_add(read as u32));
+                self.ends[to].unsent.extend_from_slice(&buffer[..read]);
+            } else if !self.ends[to].fin_wanted {
+                match sockets::peer(self.ends[from].socket.socket())? {
+                    Peer::Open => {}
+                    Peer::Reset => return Err(io::ErrorKind::ConnectionReset.into()),
+                    Peer::Closed => {
+                        let cut = &flow.translations[to].ack_cut;
+                        cut.set(cut.get().wrapping_add(1));
+                        // In the closing side's own space, as the kernel programs would have noted it.
+                        let own = cut.get().wrapping_sub(flow.translations[from].seq_delta.get());
+                        flow.progress[from].fin_end.set(own);
+                        flow.progress[from].fin_seen.set(1);
+                        self.ends[to].fin_wanted = true;
+                    }
+                }
+            }
+            self.ends[to].write()?;
+        }
+        Ok(())
+    }
+}
+
+impl End {
+    fn has_written_all(&self) -> bool {
+        self.unsent.is_empty() && self.fin_wanted == self.fin_sent
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        if !self.unsent.is_empty() {
+            match self.socket.send(&self.unsent) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.unsent.is_empty() && self.fin_wanted && !self.fin_sent {
+            self.socket.shut_down_write()?;
+            self.fin_sent = true;
+        }
+        Ok(())
+    }
+}
+
+/// The wards of all workers, and the thread that looks after them.
+#[derive(Debug, Default)]
+pub struct Wards {
+    list: Mutex<Vec<Ward>>,
+    arrived: Condvar,
+}
+
+impl Wards {
+    pub fn add(&self, ward: Ward) {
+        let mut list = self.lock();
+        list.push(ward);
+        self.arrived.notify_one();
+    }
+
+    /// One round: waits up to `patience` for a ward to arrive, then looks at every ward.
+    pub fn look_after(&self, patience: Duration, flows: &[Flow]) {
+        let mut list = self.lock();
+        if list.is_empty() {
+            list = self.arrived.wait_timeout(list, patience).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if list.is_empty() {
+            return;
+        }
+        // Workers must not wait while sockets are looked at.
+        let mut wards = std::mem::take(&mut *list);
+        drop(list);
+        std::thread::sleep(TICK);
+        let now = Instant::now();
+        let mut kept = Vec::with_capacity(wards.len());
+        for mut ward in wards.drain(..) {
+            let flow = &flows[ward.slot as usize];
+            match ward.look(flow, now) {
+                Outlook::Keep => kept.push(ward),
+                Outlook::Free => ward.release(flow),
+                Outlook::Lost => {
+                    tracing::debug!(
+                        slot = ward.slot,
+                        "custody ended without acknowledgement; both sides are reset"
+                    );
+                    ward.abort(flow);
+                }
+            }
+        }
+        self.lock().append(&mut kept);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Ward>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

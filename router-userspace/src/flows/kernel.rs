@@ -1,0 +1,409 @@
+//! The kernel programs and their maps: loading, pinning, adopting. The only file that names aya.
+//!
+//! Programs, links and maps outlive the daemon: links and maps are pinned, and a restarted daemon takes the
+//! maps over and exchanges the programs behind the links in one step, so no packet meets a gap.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
+use aya::{Ebpf, EbpfLoader};
+use aya_log::EbpfLogger;
+use router_common::abi::LAYOUT_VERSION;
+use router_common::abi::flow::Flow;
+use router_common::abi::key::{FlowKey, FlowRef};
+use router_common::abi::next_hop::NextHop;
+use router_common::abi::reason::PacketReason;
+
+use super::mapped::Mapped;
+
+/// The compiled kernel programs.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/router"));
+
+/// Next hops that can be known at a time.
+const MAX_NEXT_HOPS: u32 = 4096;
+
+/// Every map that is pinned. `LAYOUT` comes last: its presence tells that the others are complete.
+const PINNED_MAPS: [&str; 6] = ["KEYS", "FLOWS", "NEXT_HOPS", "PACKETS", "SYN_OPTIONS", "LAYOUT"];
+
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+/// Where every distribution mounts the BPF file system.
+const BPF_FS: &str = "/sys/fs/bpf";
+
+/// `bpf(2)` flag: the key must not exist yet.
+const BPF_NOEXIST: u64 = 1;
+
+/// How the kernel side is to be set up.
+#[derive(Clone, Debug)]
+pub struct KernelSettings {
+    /// Interfaces that carry clients or instances.
+    pub interfaces: Vec<String>,
+    /// A directory on a BPF file system.
+    pub pin_dir: PathBuf,
+    /// Greatest number of flows; ignored where maps are adopted.
+    pub max_flows: u32,
+    /// Start anew instead of adopting: existing handed-off connections end.
+    pub replace: bool,
+}
+
+/// Why there is no kernel data path. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    #[error(
+        "loading kernel programs needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; start routerd as root or by its systemd unit"
+    )]
+    NotPermitted,
+    #[error(
+        "{path} is not on a BPF file system; mount one with `mount -t bpf bpf {BPF_FS}` or set datapath.pin_dir"
+    )]
+    NotBpfFs { path: PathBuf },
+    #[error(
+        "{path} holds flows in layout {found}, and this version uses layout {LAYOUT_VERSION}; run the version that made them, or start with --replace, which ends the connections that were handed off"
+    )]
+    Layout { path: PathBuf, found: u32 },
+    #[error("interface {name} does not exist; correct datapath.interfaces or create it")]
+    NoInterface { name: String },
+    #[error(
+        "this kernel cannot attach by TCX, which came with Linux 6.6; update the kernel to hand connections off"
+    )]
+    NoTcx,
+    #[error("{doing}: {source}")]
+    Io { doing: String, source: io::Error },
+    #[error("the kernel refused {doing}: {message}")]
+    Refused { doing: String, message: String },
+}
+
+/// Why a key was not inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InsertError {
+    Exists,
+    Failed,
+}
+
+/// The loaded and attached kernel side.
+pub struct Kernel {
+    keys: Mutex<HashMap<MapData, FlowKey, FlowRef>>,
+    syn_options: Mutex<HashMap<MapData, FlowKey, u32>>,
+    /// Keys that may be in `syn_options`, so that the many connections without an entry cost no system call.
+    named: Mutex<HashSet<FlowKey>>,
+    packets: PerCpuArray<MapData, u64>,
+    logger: Mutex<Option<EbpfLogger<&'static dyn log::Log>>>,
+    interfaces: Vec<String>,
+    // Keeps the programs loaded even where no link is pinned yet.
+    _ebpf: Ebpf,
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kernel").field("interfaces", &self.interfaces).finish_non_exhaustive()
+    }
+}
+
+/// What [`Kernel::open`] gives: the kernel side and the two arrays that the daemon writes.
+#[derive(Debug)]
+pub struct Opened {
+    pub kernel: Kernel,
+    pub flows: Mapped<Flow>,
+    pub next_hops: Mapped<NextHop>,
+    /// Maps of an earlier daemon were taken over.
+    pub adopted: bool,
+}
+
+impl Kernel {
+    /// Loads the programs, adopts or creates the maps, and attaches to every interface.
+    pub fn open(settings: &KernelSettings) -> Result<Opened, KernelError> {
+        for name in &settings.interfaces {
+            if !Path::new("/sys/class/net").join(name).exists() {
+                return Err(KernelError::NoInterface { name: name.clone() });
+            }
+        }
+        let pins = Pins { dir: &settings.pin_dir };
+        pins.prepare()?;
+        if settings.replace {
+            pins.remove_all()?;
+        }
+        let adopted = pins.check_layout()?;
+
+        let mut loader = EbpfLoader::new();
+        let log_level = kernel_log_level();
+        loader
+            .default_map_pin_directory(pins.dir)
+            .map_max_entries("FLOWS", settings.max_flows)
+            .map_max_entries("KEYS", settings.max_flows.saturating_mul(2))
+            .map_max_entries("NEXT_HOPS", MAX_NEXT_HOPS)
+            .override_global("AYA_LOG_LEVEL", &log_level, false);
+        let mut ebpf = loader.load(OBJECT).map_err(|error| refused("the kernel programs' maps", error))?;
+        // Without a listener for its messages the kernel side works all the same.
+        let logger = EbpfLogger::init(&mut ebpf).ok();
+
+        for (program, attach_type) in
+            [("router_ingress", TcAttachType::Ingress), ("router_egress", TcAttachType::Egress)]
+        {
+            let program: &mut SchedClassifier = ebpf
+                .program_mut(program)
+                .and_then(|found| found.try_into().ok())
+                .expect("the object is built together with this file");
+            program.load().map_err(|error| refused("a kernel program", error))?;
+            for interface in &settings.interfaces {
+                pins.attach(program, interface, attach_type)?;
+            }
+        }
+        pins.detach_others(&settings.interfaces)?;
+
+        let keys = take(&mut ebpf, "KEYS").and_then(|map| HashMap::try_from(map).map_err(map_error))?;
+        let syn_options =
+            take(&mut ebpf, "SYN_OPTIONS").and_then(|map| HashMap::try_from(map).map_err(map_error))?;
+        let packets =
+            take(&mut ebpf, "PACKETS").and_then(|map| PerCpuArray::try_from(map).map_err(map_error))?;
+        let mut layout: Array<_, u32> =
+            take(&mut ebpf, "LAYOUT").and_then(|map| Array::try_from(map).map_err(map_error))?;
+        layout.set(0, LAYOUT_VERSION, 0).map_err(map_error)?;
+        let flows = mapped(take(&mut ebpf, "FLOWS")?)?;
+        let next_hops = mapped(take(&mut ebpf, "NEXT_HOPS")?)?;
+        let kernel = Self {
+            keys: Mutex::new(keys),
+            syn_options: Mutex::new(syn_options),
+            named: Mutex::default(),
+            packets,
+            logger: Mutex::new(logger),
+            interfaces: settings.interfaces.clone(),
+            _ebpf: ebpf,
+        };
+        Ok(Opened { kernel, flows, next_hops, adopted })
+    }
+
+    /// Inserts a key that must not exist yet.
+    pub fn insert(&self, key: FlowKey, value: FlowRef) -> Result<(), InsertError> {
+        match lock(&self.keys).insert(key, value, BPF_NOEXIST) {
+            Ok(()) => Ok(()),
+            Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::EEXIST) => {
+                Err(InsertError::Exists)
+            }
+            Err(_) => Err(InsertError::Failed),
+        }
+    }
+
+    /// Removes a key if it still names `value`; a newer flow of the same tuple keeps its key.
+    pub fn remove(&self, key: FlowKey, value: FlowRef) {
+        let mut keys = lock(&self.keys);
+        if keys.get(&key, 0).is_ok_and(|found| found == value) {
+            // The kernel programs may have removed it in between.
+            let _ = keys.remove(&key);
+        }
+    }
+
+    /// Names the options to erase from the SYN of a connection about to be opened (`ERASE_*`); 0 for none.
+    pub fn erase_syn_options(&self, key: FlowKey, options: u32) {
+        let mut named = lock(&self.named);
+        if options != 0 {
+            named.insert(key);
+            // Where it fails, the options are agreed after all, and the handoff is refused.
+            let _ = lock(&self.syn_options).insert(key, options, 0);
+        } else if named.remove(&key) {
+            // The port was used by another connection before. The map may have dropped the entry itself.
+            let _ = lock(&self.syn_options).remove(&key);
+        }
+    }
+
+    /// Packets by reason, summed over CPUs.
+    pub fn packets(&self, reason: PacketReason) -> u64 {
+        self.packets
+            .get(&(reason.index() as u32), 0)
+            .map_or(0, |cpus| cpus.iter().fold(0, |sum, count| sum + count))
+    }
+
+    /// The interfaces that the programs are attached to.
+    pub fn interfaces(&self) -> &[String] {
+        &self.interfaces
+    }
+
+    /// Passes on what the kernel programs have logged.
+    pub fn flush_log(&self) {
+        if let Some(logger) = &mut *lock(&self.logger) {
+            logger.flush();
+        }
+    }
+}
+
+/// The directory where links and maps are kept.
+struct Pins<'a> {
+    dir: &'a Path,
+}
+
+impl Pins<'_> {
+    fn prepare(&self) -> Result<(), KernelError> {
+        if self.dir.starts_with(BPF_FS) && !is_bpf_fs(Path::new(BPF_FS)) {
+            mount_bpf_fs();
+        }
+        fs::create_dir_all(self.dir)
+            .map_err(|source| io_error(format!("cannot create {}", self.dir.display()), source))?;
+        if is_bpf_fs(self.dir) { Ok(()) } else { Err(KernelError::NotBpfFs { path: self.dir.to_owned() }) }
+    }
+
+    /// Whether there are maps to adopt.
+    fn check_layout(&self) -> Result<bool, KernelError> {
+        if !PINNED_MAPS.iter().any(|name| self.dir.join(name).exists()) {
+            return Ok(false);
+        }
+        let found = MapData::from_pin(self.dir.join("LAYOUT"))
+            .and_then(|data| Array::<_, u32>::try_from(Map::Array(data)))
+            .and_then(|layout| layout.get(&0, 0))
+            .unwrap_or(0);
+        if found == LAYOUT_VERSION {
+            Ok(true)
+        } else {
+            Err(KernelError::Layout { path: self.dir.to_owned(), found })
+        }
+    }
+
+    fn remove_all(&self) -> Result<(), KernelError> {
+        for entry in self.entries()? {
+            self.unpin(&entry)?;
+        }
+        Ok(())
+    }
+
+    /// Attaches, or puts the new program behind the link that an earlier daemon left.
+    fn attach(
+        &self,
+        program: &mut SchedClassifier,
+        interface: &str,
+        attach_type: TcAttachType,
+    ) -> Result<(), KernelError> {
+        let pin = self.dir.join(link_name(interface, attach_type));
+        if let Ok(link) = PinnedLink::from_pin(&pin) {
+            let replaced = SchedClassifierLink::try_from(FdLink::from(link))
+                .ok()
+                .and_then(|link| program.attach_to_link(link).ok());
+            if let Some(link) = replaced {
+                // The pin holds the link; this handle is not needed.
+                drop(program.take_link(link));
+                return Ok(());
+            }
+            // The interface was deleted and made again: the old link hangs in the air.
+            self.unpin(&link_name(interface, attach_type))?;
+        }
+        let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+        let link =
+            program.attach_with_options(interface, attach_type, options).map_err(|error| match error {
+                ProgramError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::EINVAL) => {
+                    KernelError::NoTcx
+                }
+                error => refused(&format!("to attach to {interface}"), error),
+            })?;
+        let link = program.take_link(link).map_err(|error| refused("a link", error))?;
+        FdLink::try_from(link)
+            .map_err(|error| refused("a link", error))?
+            .pin(&pin)
+            .map_err(|error| refused("to pin a link", error))?;
+        Ok(())
+    }
+
+    /// Detaches from interfaces that are no longer configured.
+    fn detach_others(&self, interfaces: &[String]) -> Result<(), KernelError> {
+        let wanted: BTreeSet<String> = interfaces
+            .iter()
+            .flat_map(|name| [link_name(name, TcAttachType::Ingress), link_name(name, TcAttachType::Egress)])
+            .collect();
+        for entry in self.entries()? {
+            if !PINNED_MAPS.contains(&entry.as_str()) && !wanted.contains(&entry) {
+                self.unpin(&entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Result<Vec<String>, KernelError> {
+        let doing = || format!("cannot read {}", self.dir.display());
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.dir).map_err(|source| io_error(doing(), source))? {
+            let entry = entry.map_err(|source| io_error(doing(), source))?;
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+        Ok(names)
+    }
+
+    fn unpin(&self, name: &str) -> Result<(), KernelError> {
+        let path = self.dir.join(name);
+        fs::remove_file(&path).map_err(|source| io_error(format!("cannot remove {}", path.display()), source))
+    }
+}
+
+/// Interface names hold neither `/` nor `:`, so the name is unique.
+fn link_name(interface: &str, attach_type: TcAttachType) -> String {
+    match attach_type {
+        TcAttachType::Ingress => format!("ingress:{interface}"),
+        _ => format!("egress:{interface}"),
+    }
+}
+
+/// aya-log's levels: 1 (error) to 5 (trace). The kernel side only makes messages that somebody reads.
+fn kernel_log_level() -> u8 {
+    if log::log_enabled!(target: "router", log::Level::Debug) { 5 } else { 1 }
+}
+
+fn is_bpf_fs(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: all-zero is a valid `statfs`.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a terminated path and a valid place for the result.
+    unsafe { libc::statfs(path.as_ptr(), &mut stat) == 0 && stat.f_type as i64 == BPF_FS_MAGIC }
+}
+
+/// Hosts without systemd may not have it mounted. A failure shows in the check that follows.
+fn mount_bpf_fs() {
+    let target = CString::new(BPF_FS).expect("no NUL");
+    // SAFETY: terminated strings; no data.
+    unsafe { libc::mount(c"bpf".as_ptr(), target.as_ptr(), c"bpf".as_ptr(), 0, std::ptr::null()) };
+}
+
+fn take(ebpf: &mut Ebpf, name: &str) -> Result<Map, KernelError> {
+    Ok(ebpf.take_map(name).expect("the object is built together with this file"))
+}
+
+fn mapped<T: super::mapped::SharedWithKernel>(map: Map) -> Result<Mapped<T>, KernelError> {
+    let Map::Array(data) = map else { unreachable!("both are arrays") };
+    let len = data.info().map_err(map_error)?.max_entries() as usize;
+    Mapped::new(data.fd().as_fd(), len).map_err(|source| io_error("cannot map an array".to_owned(), source))
+}
+
+fn map_error(error: MapError) -> KernelError {
+    refused("a map", error)
+}
+
+fn io_error(doing: String, source: io::Error) -> KernelError {
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        KernelError::NotPermitted
+    } else {
+        KernelError::Io { doing, source }
+    }
+}
+
+/// Walks the causes: the innermost holds the errno.
+fn refused(doing: &str, error: impl std::error::Error + 'static) -> KernelError {
+    let mut message = error.to_string();
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<io::Error>()
+            && matches!(io.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+        {
+            return KernelError::NotPermitted;
+        }
+        message = error.to_string();
+        cause = error.source();
+    }
+    KernelError::Refused { doing: doing.to_owned(), message }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,276 @@
+//! Questions to the kernel's routing and neighbour tables (rtnetlink(7)), asked and answered synchronously.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+/// Multicast groups of `linux/rtnetlink.h`.
+const GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_IPV4_ROUTE];
+const RTNLGRP_LINK: u32 = 1;
+const RTNLGRP_NEIGH: u32 = 3;
+const RTNLGRP_IPV4_ROUTE: u32 = 7;
+
+/// More than the largest message that the kernel sends in one piece.
+const BUFFER: usize = 64 * 1024;
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// Where the kernel would send a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    pub interface: u32,
+    /// The router on the way, or the destination itself where it is on the link.
+    pub gateway: Ipv4Addr,
+}
+
+/// A change that the kernel tells of, or an answer to a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// `mac` is `None` where the neighbour's address is not (or no longer) known.
+    Neighbour { interface: u32, address: Ipv4Addr, mac: Option<Mac> },
+    /// An interface and its Ethernet address, if it has one.
+    Link { interface: u32, mac: Option<Mac> },
+    /// Some IPv4 route has changed.
+    Routes,
+    /// Events were lost: everything may have changed.
+    Overrun,
+}
+
+/// A socket for questions.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl Netlink {
+    pub fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, buffer: vec![0; BUFFER] })
+    }
+
+    /// The route to `destination`, as `ip route get` answers. An error where there is none.
+    pub fn route(&mut self, destination: Ipv4Addr) -> io::Result<Route> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.destination_prefix_length = 32;
+        message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(destination)));
+        self.ask(RouteNetlinkMessage::GetRoute(message), 0)?;
+        let mut route = None;
+        self.answers(false, |answer| {
+            if let RouteNetlinkMessage::NewRoute(message) = answer {
+                route = Some(read_route(&message, destination));
+            }
+        })?;
+        route
+            .flatten()
+            .ok_or_else(|| io::Error::other(format!("the kernel named no interface towards {destination}")))
+    }
+
+    /// Every interface's and every IPv4 neighbour's address.
+    pub fn dump(&mut self, mut each: impl FnMut(Event)) -> io::Result<()> {
+        self.ask(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP)?;
+        self.answers(true, |answer| read_event(answer).into_iter().for_each(&mut each))?;
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Inet;
+        self.ask(RouteNetlinkMessage::GetNeighbour(message), NLM_F_DUMP)?;
+        self.answers(true, |answer| read_event(answer).into_iter().for_each(&mut each))
+    }
+
+    fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(message));
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        self.socket.send(&bytes, 0).map(drop)
+    }
+
+    /// Reads answers: one, or all until the end of a dump.
+    fn answers(&mut self, dump: bool, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+        loop {
+            let received = self.socket.recv(&mut &mut self.buffer[..], 0)?;
+            for message in Messages(&self.buffer[..received]) {
+                match message?.payload {
+                    NetlinkPayload::InnerMessage(message) => {
+                        each(message);
+                        if !dump {
+                            return Ok(());
+                        }
+                    }
+                    NetlinkPayload::Done(_) => return Ok(()),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// A socket that hears of changes.
+#[derive(Debug)]
+pub struct Changes {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl Changes {
+    /// Subscribes. [`Changes::next`] returns without events after `patience`.
+    pub fn subscribe(patience: Duration) -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        for group in GROUPS {
+            socket.add_membership(group)?;
+        }
+        socket2::SockRef::from(&socket).set_read_timeout(Some(patience))?;
+        Ok(Self { socket, buffer: vec![0; BUFFER] })
+    }
+
+    /// Waits for changes and hands each to `each`.
+    pub fn next(&mut self, mut each: impl FnMut(Event)) -> io::Result<()> {
+        let received = match self.socket.recv(&mut &mut self.buffer[..], 0) {
+            Ok(received) => received,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return Ok(());
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                each(Event::Overrun);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        for message in Messages(&self.buffer[..received]) {
+            if let NetlinkPayload::InnerMessage(message) = message?.payload {
+                read_event(message).into_iter().for_each(&mut each);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The messages in one datagram.
+struct Messages<'a>(&'a [u8]);
+
+impl Iterator for Messages<'_> {
+    type Item = io::Result<NetlinkMessage<RouteNetlinkMessage>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        match NetlinkMessage::deserialize(self.0) {
+            Ok(message) => {
+                let len = (message.header.length as usize).next_multiple_of(4);
+                self.0 = self.0.get(len..).filter(|_| len > 0).unwrap_or_default();
+                Some(Ok(message))
+            }
+            Err(error) => {
+                self.0 = &[];
+                Some(Err(io::Error::other(error)))
+            }
+        }
+    }
+}
+
+fn read_route(message: &RouteMessage, destination: Ipv4Addr) -> Option<Route> {
+    let mut interface = None;
+    let mut gateway = destination;
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => gateway = *address,
+            _ => {}
+        }
+    }
+    interface.map(|interface| Route { interface, gateway })
+}
+
+fn read_event(message: RouteNetlinkMessage) -> Option<Event> {
+    match message {
+        RouteNetlinkMessage::NewNeighbour(message) => read_neighbour(&message, true),
+        RouteNetlinkMessage::DelNeighbour(message) => read_neighbour(&message, false),
+        RouteNetlinkMessage::NewLink(message) => {
+            let mac = message.attributes.iter().find_map(|attribute| match attribute {
+                LinkAttribute::Address(bytes) => Mac::try_from(bytes.as_slice()).ok(),
+                _ => None,
+            });
+            Some(Event::Link { interface: message.header.index, mac })
+        }
+        RouteNetlinkMessage::DelLink(message) => {
+            Some(Event::Link { interface: message.header.index, mac: None })
+        }
+        RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => Some(Event::Routes),
+        _ => None,
+    }
+}
+
+fn read_neighbour(message: &NeighbourMessage, exists: bool) -> Option<Event> {
+    let mut mac = None;
+    let mut destination = None;
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => destination = Some(*address),
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = Mac::try_from(bytes.as_slice()).ok(),
+            _ => {}
+        }
+    }
+    let usable = exists
+        && matches!(
+            message.header.state,
+            NeighbourState::Reachable
+                | NeighbourState::Stale
+                | NeighbourState::Delay
+                | NeighbourState::Probe
+                | NeighbourState::Permanent
+        );
+    Some(Event::Neighbour {
+        interface: message.header.ifindex,
+        address: destination?,
+        mac: mac.filter(|_| usable),
+    })
+}
+
+/// The interface through which `destination` is reached; for an address of this host, the interface that carries it.
+pub fn interface_towards(destination: IpAddr) -> io::Result<u32> {
+    match destination {
+        IpAddr::V4(address) => Netlink::open()?.route(address).map(|route| route.interface),
+        IpAddr::V6(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "IPv6 routes are not looked up")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_reached_through_lo() {
+        let route = Netlink::open().unwrap().route(Ipv4Addr::LOCALHOST).unwrap();
+        assert_eq!(route, Route { interface: 1, gateway: Ipv4Addr::LOCALHOST });
+    }
+
+    #[test]
+    fn a_dump_names_the_loopback_interface() {
+        let mut links = Vec::new();
+        let collect = |event| {
+            if let Event::Link { interface, .. } = event {
+                links.push(interface);
+            }
+        };
+        Netlink::open().unwrap().dump(collect).unwrap();
+        assert!(links.contains(&1));
+    }
+}

@@ -1,0 +1,214 @@
+//! Next hops: where flows leave the host, kept correct from netlink.
+//!
+//! Flows name a next hop by index into an array that the kernel programs read. One write here thus corrects every flow
+//! at once when a neighbour's link-layer address changes. An entry without a known address is marked unresolved, and the kernel then resolves it with
+//! the first packet; nothing is lost.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use router_common::abi::next_hop::NextHop;
+
+use super::mapped::Mapped;
+use super::netlink::{Changes, Event, Mac, Netlink, Route};
+
+/// Entry 0 is never used, so that an empty flow cannot point to a real one.
+const FIRST: u32 = 1;
+/// How long an answer about a route is believed without asking again; changes that the kernel tells of end it at once.
+const ROUTE_LIFETIME: Duration = Duration::from_secs(30);
+/// Routes remembered; beyond, all are forgotten and asked again.
+const MAX_ROUTES: usize = 65_536;
+/// How often the watcher looks whether it is still wanted.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The table of next hops.
+#[derive(Debug)]
+pub struct NextHopTable {
+    entries: Mapped<NextHop>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    netlink: Netlink,
+    indexes: HashMap<(u32, Ipv4Addr), u32>,
+    used: u32,
+    routes: HashMap<Ipv4Addr, (Route, Instant)>,
+    neighbours: HashMap<(u32, Ipv4Addr), Mac>,
+    links: HashMap<u32, Mac>,
+}
+
+impl NextHopTable {
+    /// Takes over the array, entries of an earlier daemon included.
+    pub fn adopt(entries: Mapped<NextHop>) -> io::Result<Self> {
+        let mut indexes = HashMap::new();
+        let mut used = FIRST;
+        for (index, entry) in (0..).zip(entries.iter()).skip(FIRST as usize) {
+            if entry.interface.get() == 0 {
+                break;
+            }
+            let address = Ipv4Addr::from(entry.address.get().to_ne_bytes());
+            indexes.insert((entry.interface.get(), address), index);
+            used = index + 1;
+        }
+        let inner = Inner {
+            netlink: Netlink::open()?,
+            indexes,
+            used,
+            routes: HashMap::new(),
+            neighbours: HashMap::new(),
+            links: HashMap::new(),
+        };
+        let table = Self { entries, inner: Mutex::new(inner) };
+        table.refresh()?;
+        Ok(table)
+    }
+
+    /// The index of the next hop towards `destination`, or `None` where there is no route or the array is full.
+    pub fn towards(&self, destination: Ipv4Addr) -> Option<u32> {
+        let mut inner = self.lock();
+        let route = inner.route(destination)?;
+        let key = (route.interface, route.gateway);
+        if let Some(index) = inner.indexes.get(&key) {
+            return Some(*index);
+        }
+        let index = inner.used;
+        let entry = self.entries.get(index as usize)?;
+        inner.used += 1;
+        inner.indexes.insert(key, index);
+        entry.interface.set(route.interface);
+        entry.address.set(u32::from_ne_bytes(route.gateway.octets()));
+        inner.resolve(entry, key);
+        Some(index)
+    }
+
+    /// Follows the kernel's changes on a thread of its own for as long as the table is in use.
+    /// `rerouted` is called after routes have changed.
+    pub fn watch(self: &Arc<Self>, rerouted: impl Fn() + Send + 'static) -> io::Result<()> {
+        let mut changes = Changes::subscribe(PATIENCE)?;
+        // What changed between the first dump and the subscription.
+        self.refresh()?;
+        let table = Arc::downgrade(self);
+        std::thread::Builder::new()
+            .name("neighbours".into())
+            .spawn(move || while let Some(()) = follow(&table, &mut changes, &rerouted) {})?;
+        Ok(())
+    }
+
+    /// Reads all interfaces and neighbours afresh.
+    fn refresh(&self) -> io::Result<()> {
+        let mut inner = self.lock();
+        let mut events = Vec::new();
+        inner.netlink.dump(|event| events.push(event))?;
+        inner.neighbours.clear();
+        inner.routes.clear();
+        for event in events {
+            inner.remember(event);
+        }
+        for (key, index) in &inner.indexes {
+            inner.resolve(&self.entries[*index as usize], *key);
+        }
+        Ok(())
+    }
+
+    fn apply(&self, event: Event) {
+        let mut inner = self.lock();
+        inner.remember(event);
+        let affected = |key: &(u32, Ipv4Addr)| match event {
+            Event::Neighbour { interface, address, .. } => *key == (interface, address),
+            Event::Link { interface, .. } => key.0 == interface,
+            Event::Routes | Event::Overrun => false,
+        };
+        for (key, index) in inner.indexes.iter().filter(|(key, _)| affected(key)) {
+            inner.resolve(&self.entries[*index as usize], *key);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One wait for changes. `None` once the table is gone or cannot be followed any more.
+fn follow(table: &Weak<NextHopTable>, changes: &mut Changes, rerouted: &impl Fn()) -> Option<()> {
+    let mut events = Vec::new();
+    if let Err(error) = changes.next(|event| events.push(event)) {
+        tracing::error!(
+            %error,
+            "changes of neighbours and routes can no longer be followed; restart routerd"
+        );
+        return None;
+    }
+    let table = table.upgrade()?;
+    for event in &events {
+        match event {
+            Event::Overrun => {
+                if let Err(error) = table.refresh() {
+                    tracing::warn!(%error, "neighbours and interfaces could not be read again");
+                }
+            }
+            event => table.apply(*event),
+        }
+    }
+    if events.iter().any(|event| matches!(event, Event::Routes | Event::Overrun)) {
+        rerouted();
+    }
+    Some(())
+}
+
+impl Inner {
+    fn route(&mut self, destination: Ipv4Addr) -> Option<Route> {
+        if let Some((route, asked)) = self.routes.get(&destination)
+            && asked.elapsed() < ROUTE_LIFETIME
+        {
+            return Some(*route);
+        }
+        let route = self.netlink.route(destination).ok()?;
+        if self.routes.len() >= MAX_ROUTES {
+            self.routes.clear();
+        }
+        self.routes.insert(destination, (route, Instant::now()));
+        Some(route)
+    }
+
+    fn remember(&mut self, event: Event) {
+        match event {
+            Event::Neighbour { interface, address, mac: Some(mac) } => {
+                self.neighbours.insert((interface, address), mac);
+            }
+            Event::Neighbour { interface, address, mac: None } => {
+                self.neighbours.remove(&(interface, address));
+            }
+            Event::Link { interface, mac: Some(mac) } => {
+                self.links.insert(interface, mac);
+            }
+            Event::Link { interface, mac: None } => {
+                self.links.remove(&interface);
+            }
+            Event::Routes | Event::Overrun => self.routes.clear(),
+        }
+    }
+
+    /// Writes what is known of a neighbour into its entry.
+    fn resolve(&self, entry: &NextHop, key: (u32, Ipv4Addr)) {
+        let (Some(neighbour), Some(own)) = (self.neighbours.get(&key), self.links.get(&key.0)) else {
+            return entry.resolved.set(0);
+        };
+        let mut addresses = [0; 12];
+        addresses[..6].copy_from_slice(neighbour);
+        addresses[6..].copy_from_slice(own);
+        let words = [0, 4, 8].map(|at| {
+            u32::from_ne_bytes([addresses[at], addresses[at + 1], addresses[at + 2], addresses[at + 3]])
+        });
+        if entry.ethernet.iter().zip(words).any(|(word, new)| word.get() != new) {
+            entry.resolved.set(0);
+            for (word, new) in entry.ethernet.iter().zip(words) {
+                word.set(new);
+            }
+        }
+        entry.resolved.set(1);
+    }
+}

@@ -1,0 +1,234 @@
+//! From the state of two sockets to the constants of one flow. Pure arithmetic; everything else of a handoff is around it.
+//!
+//! The daemon forwards the byte stream unchanged, except that the client's head is replaced by another one. So
+//! the sequence numbers of the two legs differ by constants, which are known *before* the head is sent. What the sockets have acknowledged and the other
+//! side has not is in custody: `ack_cut` and `seq_cut` tell the packet path which packets still belong to the sockets.
+
+use std::net::SocketAddrV4;
+
+use router_common::abi::flow::{
+    FLAG_ERASE_TIMESTAMPS, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Progress, Translation,
+};
+use router_common::abi::key::FlowKey;
+use router_common::abi::reason::RelayReason;
+use router_common::wire::checksum::Diff;
+
+use super::sockets::SocketState;
+
+/// Most bytes in custody of one socket: while they are, pure acknowledgements are held back, and with them window
+/// updates and SACK.
+pub const MAX_CUSTODY: u32 = 64 * 1024;
+
+/// The four ends of a connection through the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    pub client: SocketAddrV4,
+    pub vip: SocketAddrV4,
+    pub source: SocketAddrV4,
+    pub instance: SocketAddrV4,
+}
+
+impl Ends {
+    /// The tuple of packets from the client.
+    pub fn client_key(&self) -> FlowKey {
+        FlowKey::tcp(self.client, self.vip)
+    }
+
+    /// The tuple of packets from the instance.
+    pub fn instance_key(&self) -> FlowKey {
+        FlowKey::tcp(self.instance, self.source)
+    }
+
+    /// Reads the ends back from a filled flow.
+    pub fn of(flow: &Flow) -> Self {
+        let [to_instance, to_client] = &flow.translations;
+        let end = |translation: &Translation, which: usize| {
+            let address = [&translation.source, &translation.destination][which][0].get();
+            let ports = translation.ports.get().to_ne_bytes();
+            let port = u16::from_be_bytes([ports[2 * which], ports[2 * which + 1]]);
+            SocketAddrV4::new(address.to_ne_bytes().into(), port)
+        };
+        Self {
+            source: end(to_instance, 0),
+            instance: end(to_instance, 1),
+            vip: end(to_client, 0),
+            client: end(to_client, 1),
+        }
+    }
+}
+
+/// Bytes that the daemon has read from the client and not sent, and what it will send for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The head that is sent instead of the client's; 0 in mid-stream.
+    pub new_head: u32,
+    /// Client bytes behind the head, sent unchanged.
+    pub surplus: u32,
+}
+
+/// Indexes of the next hops towards both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextHops {
+    pub to_client: u32,
+    pub to_instance: u32,
+}
+
+/// Whether packets can be translated between two legs that agreed these options.
+pub fn compatible(client: &SocketState, instance: &SocketState) -> Result<(), RelayReason> {
+    let (a, b) = (client.agreed, instance.agreed);
+    // What the client did not agree must not reach it. The other way round a stack ignores what it did not agree: timestamps
+    // are erased, and an instance without SACK never sends any.
+    let unknown_to_client = b.timestamps && !a.timestamps || b.sack && !a.sack;
+    if unknown_to_client || a.ecn != b.ecn {
+        return Err(RelayReason::OptionMismatch);
+    }
+    if client.unacked > MAX_CUSTODY || instance.unacked > MAX_CUSTODY || client.unread > MAX_CUSTODY {
+        return Err(RelayReason::Custody);
+    }
+    Ok(())
+}
+
+/// Fills a free slot. No key names it yet, so nobody reads it meanwhile.
+pub fn fill(
+    flow: &Flow,
+    ends: &Ends,
+    client: &SocketState,
+    instance: &SocketState,
+    pending: Pending,
+    next_hops: NextHops,
+    now: u64,
+) {
+    // Where the client's own bytes go on behind its head, in its sequence space and in ours towards the instance.
+    let head_end = client.rcv_nxt.wrapping_sub(client.unread).wrapping_sub(pending.surplus);
+    let new_head_end = instance.write_seq.wrapping_add(pending.new_head);
+    let to_instance = new_head_end.wrapping_sub(head_end);
+    // All that was read from the instance has been written to the client.
+    let response_read = instance.rcv_nxt.wrapping_sub(instance.unread);
+    let to_client = client.write_seq.wrapping_sub(response_read);
+
+    let both = client.agreed.timestamps && instance.agreed.timestamps;
+    let erase = client.agreed.timestamps && !instance.agreed.timestamps;
+    let client_flags =
+        FLAG_LIVE | if both { FLAG_TIMESTAMPS } else { 0 } | if erase { FLAG_ERASE_TIMESTAMPS } else { 0 };
+    let instance_flags = FLAG_LIVE | if both { FLAG_TIMESTAMPS } else { 0 };
+
+    let [from_client, from_instance] = &flow.translations;
+    address(from_client, (ends.client, ends.vip), (ends.source, ends.instance));
+    from_client.seq_delta.set(to_instance);
+    from_client.ack_cut.set(client.write_seq);
+    from_client.seq_cut.set(head_end);
+    from_client.clock_offset.set(instance.clock_offset);
+    from_client.next_hop.set(next_hops.to_instance);
+
+    address(from_instance, (ends.instance, ends.source), (ends.vip, ends.client));
+    from_instance.seq_delta.set(to_client);
+    from_instance.ack_cut.set(new_head_end.wrapping_add(pending.surplus));
+    from_instance.seq_cut.set(response_read);
+    from_instance.clock_offset.set(client.clock_offset);
+    from_instance.next_hop.set(next_hops.to_client);
+
+    let [client_progress, instance_progress] = &flow.progress;
+    begin(client_progress, client, now);
+    begin(instance_progress, instance, now);
+
+    from_client.traits.set(Translation::pack_traits(
+        client_flags,
+        client.agreed.peer_scale,
+        instance.agreed.our_scale,
+    ));
+    from_instance.traits.set(Translation::pack_traits(
+        instance_flags,
+        instance.agreed.peer_scale,
+        client.agreed.our_scale,
+    ));
+}
+
+fn address(translation: &Translation, old: (SocketAddrV4, SocketAddrV4), new: (SocketAddrV4, SocketAddrV4)) {
+    let (old, new) = (FlowKey::tcp(old.0, old.1), FlowKey::tcp(new.0, new.1));
+    for (word, value) in translation.source.iter().zip([new.source, 0, 0, 0]) {
+        word.set(value);
+    }
+    for (word, value) in translation.destination.iter().zip([new.destination, 0, 0, 0]) {
+        word.set(value);
+    }
+    let [a, b] = [new.source_port, new.destination_port].map(u16::to_ne_bytes);
+    translation.ports.set(u32::from_ne_bytes([a[0], a[1], b[0], b[1]]));
+    let mut diff = Diff::default();
+    diff.replace(old.source, new.source);
+    diff.replace(old.destination, new.destination);
+    translation.address_diff.set(diff.fold());
+}
+
+/// The progress of a sender as our socket towards it knows it.
+fn begin(progress: &Progress, socket: &SocketState, now: u64) {
+    let acknowledged = socket.write_seq.wrapping_sub(socket.unacked);
+    progress.last_seen.set(now);
+    progress.born.set(now);
+    progress.packets.set(0);
+    progress.bytes.set(0);
+    progress.max_ack.set(acknowledged);
+    progress.max_seq.set(socket.rcv_nxt);
+    progress.window_edge.set(acknowledged.wrapping_add(socket.peer_window));
+    progress.fin_end.set(0);
+    progress.fin_seen.set(0);
+    progress.rst_seen.set(0);
+    progress.timestamp_delta.set(0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sockets::Agreed;
+    use super::*;
+
+    fn ends() -> Ends {
+        Ends {
+            client: "10.77.1.2:40000".parse().unwrap(),
+            vip: "10.77.1.10:80".parse().unwrap(),
+            source: "10.77.2.1:20000".parse().unwrap(),
+            instance: "10.77.2.11:8080".parse().unwrap(),
+        }
+    }
+
+    fn socket(write_seq: u32, rcv_nxt: u32) -> SocketState {
+        SocketState { write_seq, rcv_nxt, peer_window: 65535, ..SocketState::default() }
+    }
+
+    #[test]
+    fn the_ends_are_read_back_from_the_flow() {
+        let flow = Flow::default();
+        let next_hops = NextHops { to_client: 1, to_instance: 2 };
+        fill(&flow, &ends(), &socket(1, 2), &socket(3, 4), Pending { new_head: 0, surplus: 0 }, next_hops, 7);
+        assert_eq!(Ends::of(&flow), ends());
+    }
+
+    #[test]
+    fn the_byte_behind_the_clients_head_follows_the_new_head() {
+        // A head of 100 bytes is replaced by one of 140; 20 bytes of body were read behind it and 5 wait unread.
+        let client = SocketState { unread: 5, ..socket(9_000, 1_000 + 100 + 20 + 5) };
+        let instance = socket(50_000, 70_000);
+        let flow = Flow::default();
+        let next_hops = NextHops { to_client: 1, to_instance: 2 };
+        fill(&flow, &ends(), &client, &instance, Pending { new_head: 140, surplus: 20 }, next_hops, 7);
+        let [from_client, from_instance] = &flow.translations;
+        assert_eq!(from_client.seq_cut.get(), 1_100);
+        assert_eq!(1_100u32.wrapping_add(from_client.seq_delta.get()), 50_140);
+        assert_eq!(from_instance.ack_cut.get(), 50_160);
+        assert_eq!(70_000u32.wrapping_add(from_instance.seq_delta.get()), 9_000);
+        assert_eq!(from_client.ack_cut.get(), 9_000);
+    }
+
+    #[test]
+    fn what_the_client_did_not_agree_keeps_the_connection_in_user_space() {
+        let with = |timestamps, sack, ecn| SocketState {
+            agreed: Agreed { timestamps, sack, ecn, ..Agreed::default() },
+            ..SocketState::default()
+        };
+        let all = with(true, true, false);
+        assert_eq!(compatible(&all, &all), Ok(()));
+        assert_eq!(compatible(&all, &with(false, true, false)), Ok(()));
+        assert_eq!(compatible(&all, &with(true, false, false)), Ok(()));
+        assert_eq!(compatible(&with(false, true, false), &all), Err(RelayReason::OptionMismatch));
+        assert_eq!(compatible(&with(true, false, false), &all), Err(RelayReason::OptionMismatch));
+        assert_eq!(compatible(&with(true, true, true), &all), Err(RelayReason::OptionMismatch));
+    }
+}
