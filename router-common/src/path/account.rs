@@ -7,6 +7,11 @@ use super::parse::Segment;
 use super::sequence::Passage;
 use crate::wire::tcp::{ACK, FIN, RST, SYN, seq_before, seq_before_eq};
 
+/// How far beyond a receiver's window, or beyond what this path has seen sent, a number may lie and still be believed. The marks
+/// are those of the packets that passed here; the ends may be a little ahead, and a mark must not get stuck behind them.
+/// A blind guess of a 32-bit number hits this much once in 4,096 attempts.
+const SLACK: u32 = 1 << 20;
+
 /// A SYN on the tuple of a flow whose both sides have finished, or that was reset.
 #[inline(always)]
 pub fn ended(passage: &Passage<'_>, segment: &Segment) -> bool {
@@ -30,7 +35,8 @@ pub fn acknowledged(passage: &Passage<'_>, segment: &Segment) {
     let sent = passage.receiver.max_seq.get().wrapping_add(passage.ack_delta);
     let by_socket = passage.translation.ack_cut.get();
     let highest = passage.sender.max_ack.get();
-    let acceptable = seq_before_eq(segment.ack, sent) || seq_before_eq(segment.ack, by_socket);
+    let acceptable =
+        seq_before_eq(segment.ack, sent.wrapping_add(SLACK)) || seq_before_eq(segment.ack, by_socket);
     if seq_before_eq(highest, segment.ack) && acceptable {
         passage.sender.max_ack.set(segment.ack);
         let edge = segment.ack.wrapping_add(passage.window_bytes(segment.window));
@@ -60,7 +66,7 @@ pub fn translated(passage: &Passage<'_>, segment: &Segment, now: u64) {
         return;
     }
     // In the receiver's space: not behind the window that it has opened.
-    let in_window = seq_before_eq(passage.end, passage.receiver.window_edge.get());
+    let in_window = seq_before_eq(passage.end, passage.receiver.window_edge.get().wrapping_add(SLACK));
     if !in_window || segment.has(SYN) {
         return;
     }

@@ -9,6 +9,8 @@
 pub mod account;
 pub mod custody;
 pub mod forward;
+#[cfg(feature = "user")]
+pub mod memory;
 pub mod options;
 pub mod parse;
 pub mod ports;

@@ -1,0 +1,122 @@
+//! The packet path's surroundings in plain memory: for host tests, fuzzing, and comparison with the kernel programs.
+
+use core::cell::RefCell;
+use std::collections::HashMap;
+use std::vec::Vec;
+
+use super::options::Scratch;
+use super::ports::{Clock, Flows, Packet};
+use crate::abi::flow::Flow;
+use crate::abi::key::{FlowKey, FlowRef};
+use crate::abi::next_hop::NextHop;
+use crate::abi::shared::Shared32;
+use crate::wire::Wire;
+use crate::wire::checksum::Diff;
+use crate::wire::tcp::Tcp;
+
+/// A frame whose TCP checksum is complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame(pub Vec<u8>);
+
+impl Packet for Frame {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn view<T: Wire>(&self, offset: usize) -> Option<&T> {
+        let bytes = self.0.get(offset..offset.checked_add(size_of::<T>())?)?;
+        // SAFETY: `bytes` is exactly as long as `T`, and `Wire` types have alignment 1 and no invalid values.
+        Some(unsafe { &*bytes.as_ptr().cast() })
+    }
+
+    fn view_mut<T: Wire>(&mut self, offset: usize) -> Option<&mut T> {
+        let bytes = self.0.get_mut(offset..offset.checked_add(size_of::<T>())?)?;
+        // SAFETY: as in `view`; the borrow is exclusive.
+        Some(unsafe { &mut *bytes.as_mut_ptr().cast() })
+    }
+
+    fn load_options<'s>(&self, offset: usize, len: usize) -> Option<&'s Scratch>
+    where
+        Self: 's,
+    {
+        if len == 0 || len > Tcp::MAX_OPTIONS {
+            return None;
+        }
+        let options = self.0.get(offset..offset + len)?;
+        let mut scratch = Scratch::default();
+        scratch.bytes[..len].copy_from_slice(options);
+        scratch.len.set(len as u32);
+        // Scratch memory outlives the packet in the kernel. Leaking 68 bytes a call would add up in a fuzzer, so each thread
+        // keeps one, as each CPU does there.
+        std::thread_local! {
+            static SCRATCH: &'static RefCell<Scratch> = std::boxed::Box::leak(std::boxed::Box::default());
+        }
+        SCRATCH.with(|kept| {
+            *kept.borrow_mut() = scratch;
+            // SAFETY: the cell lives as long as the process. The path loads options once a packet and drops the reference before
+            // the next packet, so nothing is borrowed when the next call writes.
+            Some(unsafe { &*kept.as_ptr() })
+        })
+    }
+
+    fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool {
+        match self.0.get_mut(offset..offset + N) {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff) -> bool {
+        let Some(place) = self.0.get_mut(offset..offset + 2) else { return false };
+        let both = rest.apply(pseudo.apply(u16::from_ne_bytes([place[0], place[1]])));
+        place.copy_from_slice(&both.to_ne_bytes());
+        true
+    }
+}
+
+/// A flow table of ordinary collections.
+#[derive(Debug, Default)]
+pub struct MemoryFlows {
+    pub keys: RefCell<HashMap<FlowKey, FlowRef>>,
+    pub flows: Vec<Flow>,
+    pub next_hops: Vec<NextHop>,
+}
+
+impl Flows for MemoryFlows {
+    fn find(&self, key: &FlowKey) -> Option<FlowRef> {
+        self.keys.borrow().get(key).copied()
+    }
+
+    fn flow(&self, slot: u32) -> Option<&Flow> {
+        self.flows.get(slot as usize)
+    }
+
+    fn next_hop(&self, index: u32) -> Option<&NextHop> {
+        self.next_hops.get(index as usize)
+    }
+
+    fn forget(&self, key: &FlowKey) {
+        self.keys.borrow_mut().remove(key);
+    }
+}
+
+/// A clock that stands still; nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct StoppedClock(pub u64);
+
+impl Clock for StoppedClock {
+    fn now(&self) -> u64 {
+        self.0
+    }
+
+    fn coarse_now(&self) -> u64 {
+        self.0
+    }
+
+    fn fix_once(&self, cell: &Shared32, value: u32) -> u32 {
+        cell.fix_once(value)
+    }
+}
