@@ -43,7 +43,7 @@ pub fn parse(name: &str, text: &str) -> Result<Plan, ConfigErrors> {
     let (document, broken) = DeTable::parse_recoverable(text);
     if !broken.is_empty() {
         let list = broken.into_iter().map(|error| source::syntax_problem(text, &error)).collect();
-        return Err(Problems::new(name, shared, list));
+        return Err(Problems::errors(name, shared, list));
     }
     let report = Report::new(text);
     let file = file::read(document.get_ref(), &report);
@@ -51,9 +51,9 @@ pub fn parse(name: &str, text: &str) -> Result<Plan, ConfigErrors> {
     let (problems, warnings) = report.into_parts();
     match plan {
         Some(mut plan) if problems.is_empty() => {
-            plan.warnings = Problems::new(name, shared, warnings);
+            plan.warnings = Problems::warnings(name, shared, warnings);
             Ok(plan)
         }
-        _ => Err(Problems::new(name, shared, problems)),
+        _ => Err(Problems::errors(name, shared, problems)),
     }
 }

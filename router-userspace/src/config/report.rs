@@ -4,7 +4,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode};
+use miette::{
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Severity, SourceCode,
+};
 
 /// A range of bytes in the configuration's text.
 pub type Span = Range<usize>;
@@ -48,6 +50,7 @@ impl Problem {
 /// Every problem of one configuration, in the order of their places. Never empty when it is an error.
 #[derive(Clone)]
 pub struct Problems {
+    severity: Severity,
     name: String,
     source: Arc<NamedSource<Arc<str>>>,
     text: Arc<str>,
@@ -67,19 +70,31 @@ pub struct Located {
     pub column: Option<usize>,
     pub message: String,
     pub help: String,
+    /// Whether the configuration is usable nevertheless.
+    pub warning: bool,
 }
 
 impl Problems {
-    pub fn new(name: &str, text: Arc<str>, mut list: Vec<Problem>) -> Problems {
+    /// What makes the configuration unusable.
+    pub fn errors(name: &str, text: Arc<str>, list: Vec<Problem>) -> Problems {
+        Problems::new(Severity::Error, name, text, list)
+    }
+
+    /// What works and is probably not meant.
+    pub fn warnings(name: &str, text: Arc<str>, list: Vec<Problem>) -> Problems {
+        Problems::new(Severity::Warning, name, text, list)
+    }
+
+    fn new(severity: Severity, name: &str, text: Arc<str>, mut list: Vec<Problem>) -> Problems {
         list.sort_by_key(|problem| problem.span.as_ref().map_or(0, |span| span.start));
         list.dedup();
         let source = Arc::new(NamedSource::new(name, Arc::clone(&text)).with_language("TOML"));
-        Problems { name: name.to_owned(), source, text, list }
+        Problems { severity, name: name.to_owned(), source, text, list }
     }
 
     /// A problem with the file itself, whose text is not known.
     pub(super) fn unreadable(name: &str, problem: Problem) -> Problems {
-        Problems::new(name, Arc::from(""), vec![problem])
+        Problems::errors(name, Arc::from(""), vec![problem])
     }
 
     pub fn is_empty(&self) -> bool {
@@ -105,6 +120,7 @@ impl Problems {
                 column: place.map(|(_, column)| column),
                 message: problem.message.clone(),
                 help: problem.help.clone(),
+                warning: self.severity == Severity::Warning,
             }
         };
         self.list.iter().map(locate).collect()
@@ -118,7 +134,10 @@ impl Problems {
         let mut report = String::new();
         for problem in self.list.iter().take(SHOWN) {
             // Writing to a `String` cannot fail; a label outside the text can, and then the plain line serves.
-            if handler.render_report(&mut report, &Shown { problem, source: &self.source }).is_err() {
+            if handler
+                .render_report(&mut report, &Shown { problem, severity: self.severity, source: &self.source })
+                .is_err()
+            {
                 report.push_str(&problem.message);
                 report.push('\n');
             }
@@ -154,7 +173,8 @@ impl fmt::Display for Located {
         if let (Some(line), Some(column)) = (self.line, self.column) {
             write!(f, "{line}:{column}:")?;
         }
-        write!(f, " {}", self.message)?;
+        let severity = if self.warning { "warning: " } else { "" };
+        write!(f, " {severity}{}", self.message)?;
         if self.help.is_empty() { Ok(()) } else { write!(f, " ({})", self.help) }
     }
 }
@@ -170,6 +190,7 @@ impl std::error::Error for Problems {}
 /// One problem as miette draws it.
 struct Shown<'a> {
     problem: &'a Problem,
+    severity: Severity,
     source: &'a NamedSource<Arc<str>>,
 }
 
@@ -191,6 +212,10 @@ impl fmt::Display for Shown<'_> {
 impl std::error::Error for Shown<'_> {}
 
 impl Diagnostic for Shown<'_> {
+    fn severity(&self) -> Option<Severity> {
+        Some(self.severity)
+    }
+
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
         (!self.problem.help.is_empty()).then(|| Box::new(&self.problem.help) as Box<dyn fmt::Display>)
     }

@@ -31,7 +31,7 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigErrors> {
         let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
         let byte = error.as_bytes()[valid];
         let problem = Problem::at(valid..valid + 1, format!("not UTF-8: byte 0x{byte:02x}"));
-        Problems::new(&name, text.into(), vec![problem.help("save the file as UTF-8")])
+        Problems::errors(&name, text.into(), vec![problem.help("save the file as UTF-8")])
     })
 }
 

@@ -116,7 +116,7 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
         datapath: datapath(file.datapath),
         listeners: listeners?,
         table,
-        warnings: Problems::new("", Arc::from(""), Vec::new()),
+        warnings: Problems::warnings("", Arc::from(""), Vec::new()),
     })
 }
 

@@ -82,6 +82,16 @@ fn the_report_for_people_has_the_source_line_a_caret_and_help() {
 }
 
 #[test]
+fn a_warning_looks_like_one() {
+    let text = format!("{BASE}[daemon]\ngroup = \"rack-a\"\n");
+    let report = parse("router.toml", &text).expect("usable").warnings.graphical(false);
+    assert!(
+        report.trim_start().starts_with("⚠ no instance is of this router's group `rack-a`\n"),
+        "{report}"
+    );
+}
+
+#[test]
 fn thousands_of_problems_are_counted_rather_than_printed() {
     let text = format!("{BASE}{}", "[[rule]]\nname = \"r\"\nmatch = '('\npool = \"x\"\n".repeat(1_000));
     let errors = parse("r.toml", &text).expect_err("bad rules");

@@ -50,7 +50,7 @@ fn listeners_do_not_share_a_name_or_an_address() {
 fn source_addresses_and_ports_fit_listeners_and_instances() {
     assert_eq!(
         warnings(&format!("{BASE}[datapath]\nsource_addresses = [\"fd00::1\"]\n")),
-        "r.toml:11:11: `source_addresses` has no IPv4 address for 10.0.2.11:80, so the route decides which one is used (add one of this host's)"
+        "r.toml:11:11: warning: `source_addresses` has no IPv4 address for 10.0.2.11:80, so the route decides which one is used (add one of this host's)"
     );
     assert_eq!(
         problems_of("[datapath]\nsource_addresses = [\"10.0.2.1\", \"10.0.2.1\", \"0.0.0.0\"]\n"),
@@ -136,17 +136,17 @@ fn what_works_and_is_probably_not_meant_is_a_warning() {
     let other = "[[pool]]\nname = \"other\"\n[[pool.instance]]\nname = \"o1\"\naddress = \"[fd00::1]:80\"\nweight = 0\n";
     assert_eq!(
         warnings(&format!("{BASE}{other}[default_rule]\npools = [\"app\"]\n")),
-        "r.toml:4:11: connections from IPv4 listener 10.0.1.1:80 to IPv6 instances are relayed, never handed off\n\
-         r.toml:12:1: every instance of pool `other` has weight 0, so none gets new connections\n\
-         r.toml:13:8: no rule leads to pool `other` (name it in a [[rule]] or in [default_rule])"
+        "r.toml:4:11: warning: connections from IPv4 listener 10.0.1.1:80 to IPv6 instances are relayed, never handed off\n\
+         r.toml:12:1: warning: every instance of pool `other` has weight 0, so none gets new connections\n\
+         r.toml:13:8: warning: no rule leads to pool `other` (name it in a [[rule]] or in [default_rule])"
     );
     assert_eq!(
         warnings(&format!("{BASE}[daemon]\ngroup = \"rack-a\"\n")),
-        "r.toml:13:9: no instance is of this router's group `rack-a` (give instances near this router the same `group`, or remove it here)"
+        "r.toml:13:9: warning: no instance is of this router's group `rack-a` (give instances near this router the same `group`, or remove it here)"
     );
     let rules = "[[rule]]\nname = \"all\"\nmatch = 'Any()'\npool = \"app\"\n[[rule]]\nname = \"late\"\nmatch = 'Host(\"a\")'\npool = \"app\"\n";
     assert_eq!(
         warnings(&format!("{BASE}{rules}")),
-        "r.toml:17:8: rule `late` is never tried: rule `all` before it always holds (the first rule that holds decides)"
+        "r.toml:17:8: warning: rule `late` is never tried: rule `all` before it always holds (the first rule that holds decides)"
     );
 }
