@@ -4,4 +4,5 @@ mod cli;
 mod daemon;
 mod endpoints;
 mod hostile;
+mod manual;
 mod socket;
