@@ -106,7 +106,7 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
         addresses: datapath.source_addresses.clone(),
         flow_ports: Some(datapath.source_ports.clone()),
     };
-    let prober = Prober::new(runtime.handle().clone(), origin, Arc::clone(&counters));
+    let prober = Prober::new(runtime.handle().clone(), origin);
     prober.install(&table.load());
     runtime.block_on(first_checks(&table.load()));
 

@@ -137,6 +137,18 @@ fn pools(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     });
     let help = "Seconds since the instance went up or down; absent until it does";
     gauges(encoder, "instance_last_change_seconds", help, since)?;
+    let checks = instances().flat_map(|(instance, [pool, name])| {
+        let seen = instance.status.health_counts();
+        let results = [("passed", seen.checks_passed.get()), ("failed", seen.checks_failed.get())];
+        results.map(|(result, count)| ([pool, name, ("result", result)], count))
+    });
+    counts(encoder, "instance_checks", "Active checks of the instance, by result", checks)?;
+    let changes = instances().flat_map(|(instance, [pool, name])| {
+        let seen = instance.status.health_counts();
+        let changes = [("up", seen.came_up.get()), ("down", seen.went_down.get())];
+        changes.map(|(to, count)| ([pool, name, ("to", to)], count))
+    });
+    counts(encoder, "instance_changes", "Times that the instance went up or down", changes)?;
     let admin = instances().flat_map(|(instance, [pool, name])| {
         let current = instance.status.admin();
         AdminState::ALL.map(|state| ([pool, name, ("state", state.name())], i64::from(state == current)))

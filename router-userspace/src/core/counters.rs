@@ -86,12 +86,6 @@ pub struct Counters {
     pub handoffs: Count,
     /// Times that another instance was tried after connecting to one had failed.
     pub retries: Count,
-    /// Active checks that passed and that failed.
-    pub checks_passed: Count,
-    pub checks_failed: Count,
-    /// Times that an instance came up and that one went down.
-    pub instances_up: Count,
-    pub instances_down: Count,
     /// Connections relayed in user space, by reason.
     pub relayed: CountByReason<RelayReason>,
     /// Connections and requests refused, by reason.

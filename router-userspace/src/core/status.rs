@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use super::counters::Count;
 use super::health::{CheckSpec, Health, Observation, Reachability, Transition};
 use super::session::InstanceCounters;
 
@@ -32,6 +33,17 @@ impl AdminState {
     }
 }
 
+/// What was seen of an instance's health since the daemon started.
+#[derive(Debug, Default)]
+pub struct HealthCounts {
+    pub checks_passed: Count,
+    pub checks_failed: Count,
+    /// Times that it came up.
+    pub came_up: Count,
+    /// Times that checks or traffic took it down.
+    pub went_down: Count,
+}
+
 /// Counters, admin state and health of one instance. Deciding reads atomics only.
 #[derive(Debug)]
 pub struct InstanceStatus {
@@ -40,6 +52,7 @@ pub struct InstanceStatus {
     /// Mirrors `health`, so that a decision need not lock.
     up: AtomicU8,
     health: Mutex<Health>,
+    health_counts: HealthCounts,
 }
 
 impl InstanceStatus {
@@ -51,6 +64,7 @@ impl InstanceStatus {
             admin: AtomicU8::new(admin as u8),
             up: AtomicU8::new((initial == Reachability::Up).into()),
             health: Mutex::new(Health::new(initial)),
+            health_counts: HealthCounts::default(),
         })
     }
 
@@ -76,6 +90,10 @@ impl InstanceStatus {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub fn health_counts(&self) -> &HealthCounts {
+        &self.health_counts
+    }
+
     /// Takes the instance to be up, because no check is left that could bring it back.
     pub fn trust(&self) {
         *self.health.lock().unwrap_or_else(PoisonError::into_inner) = Health::new(Reachability::Up);
@@ -86,7 +104,18 @@ impl InstanceStatus {
     /// check could bring back is never taken down.
     pub fn observe(&self, check: Option<&CheckSpec>, seen: Observation, now: Instant) -> Option<Transition> {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
-        let transition = health.observe(check?, seen, now)?;
+        let check = check?;
+        let counts = &self.health_counts;
+        match seen {
+            Observation::CheckPassed => counts.checks_passed.add(1),
+            Observation::CheckFailed(_) => counts.checks_failed.add(1),
+            Observation::TrafficFailed(_) => {}
+        }
+        let transition = health.observe(check, seen, now)?;
+        match transition.to {
+            Reachability::Up => counts.came_up.add(1),
+            Reachability::Down => counts.went_down.add(1),
+        }
         self.up.store((transition.to == Reachability::Up).into(), Ordering::Release);
         Some(transition)
     }

@@ -12,7 +12,6 @@ use tracing::{info, warn};
 
 use super::check::check;
 use super::origin::Origin;
-use crate::core::counters::Counters;
 use crate::core::health::{CheckSpec, Observation, Reachability, Transition};
 use crate::core::status::InstanceStatus;
 use crate::core::table::RoutingTable;
@@ -22,7 +21,6 @@ use crate::core::table::RoutingTable;
 pub struct Prober {
     runtime: Handle,
     origin: Arc<Origin>,
-    counters: Arc<Counters>,
     running: Mutex<HashMap<Name, Running>>,
 }
 
@@ -63,8 +61,8 @@ impl Target {
 
 impl Prober {
     /// Checks will run on `runtime` once a table is installed.
-    pub fn new(runtime: Handle, origin: Origin, counters: Arc<Counters>) -> Prober {
-        Prober { runtime, origin: Arc::new(origin), counters, running: Mutex::default() }
+    pub fn new(runtime: Handle, origin: Origin) -> Prober {
+        Prober { runtime, origin: Arc::new(origin), running: Mutex::default() }
     }
 
     /// Checks exactly the instances of `table`. An instance that has not changed is not disturbed: its task goes on,
@@ -96,13 +94,13 @@ impl Prober {
     }
 
     fn start(&self, target: Target) -> Running {
-        let task = run(target.clone(), Arc::clone(&self.origin), Arc::clone(&self.counters));
+        let task = run(target.clone(), Arc::clone(&self.origin));
         Running { target, task: self.runtime.spawn(task).abort_handle() }
     }
 }
 
 /// Checks one instance for ever.
-async fn run(target: Target, origin: Arc<Origin>, counters: Arc<Counters>) {
+async fn run(target: Target, origin: Arc<Origin>) {
     let mut random = random_numbers();
     let mut could_check = true;
     sleep(target.spec.first_check(random())).await;
@@ -110,7 +108,7 @@ async fn run(target: Target, origin: Arc<Origin>, counters: Arc<Counters>) {
         let started = Instant::now();
         let seen = check(&target.spec, target.address, &origin).await;
         match &seen {
-            Ok(seen) => observe(&target, *seen, &counters),
+            Ok(seen) => observe(&target, *seen),
             // Nothing is concluded about the instance; say so once, not at each interval.
             Err(error) if could_check => {
                 let Name { pool, instance } = &target.name;
@@ -123,20 +121,14 @@ async fn run(target: Target, origin: Arc<Origin>, counters: Arc<Counters>) {
     }
 }
 
-fn observe(target: &Target, seen: Observation, counters: &Counters) {
+fn observe(target: &Target, seen: Observation) {
     let Target { name: Name { pool, instance }, address, spec, status } = target;
     let first = !status.health().checked();
-    match seen {
-        Observation::CheckPassed => counters.checks_passed.add(1),
-        _ => counters.checks_failed.add(1),
-    }
     match (status.observe(Some(spec), seen, Instant::now().into_std()), seen) {
         (Some(Transition { to: Reachability::Up, .. }), _) => {
-            counters.instances_up.add(1);
             info!(%pool, %instance, %address, "instance is up");
         }
         (Some(Transition { to: Reachability::Down, failure }), _) => {
-            counters.instances_down.add(1);
             let reason = failure.map(|failure| failure.to_string()).unwrap_or_default();
             warn!(%pool, %instance, %address, %reason, "instance is down");
         }

@@ -13,7 +13,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::check::check;
 use super::{Origin, Prober};
-use crate::core::counters::Counters;
 use crate::core::health::Observation::{self, CheckFailed, CheckPassed};
 use crate::core::health::{CheckKind, CheckSpec, Failure, Reachability};
 use crate::core::pool::{Instance, Method, Pool};
@@ -224,15 +223,8 @@ fn table(check: Option<CheckSpec>, instances: Vec<Instance>) -> RoutingTable {
     RoutingTable::new(Vec::new(), DefaultRule::default(), vec![pool], None).unwrap()
 }
 
-struct Probing {
-    prober: Prober,
-    counters: Arc<Counters>,
-}
-
-fn probing() -> Probing {
-    let counters = Arc::<Counters>::default();
-    let prober = Prober::new(Handle::current(), Origin::default(), Arc::clone(&counters));
-    Probing { prober, counters }
+fn prober() -> Prober {
+    Prober::new(Handle::current(), Origin::default())
 }
 
 async fn becomes(table: &RoutingTable, index: usize, wanted: Reachability) {
@@ -247,7 +239,7 @@ async fn becomes(table: &RoutingTable, index: usize, wanted: Reachability) {
 
 #[tokio::test]
 async fn an_instance_serves_after_its_first_good_check_and_stops_and_comes_back_by_itself() {
-    let Probing { prober, counters } = probing();
+    let prober = prober();
     let treat = |mut stream: TcpStream, _| async move {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
     };
@@ -262,13 +254,14 @@ async fn an_instance_serves_after_its_first_good_check_and_stops_and_comes_back_
     assert_eq!(status.health().last_failure().unwrap().0, Failure::Refused);
     serve_on(address, treat).await;
     becomes(&table, 0, Reachability::Up).await;
-    assert_eq!((counters.instances_up.get(), counters.instances_down.get()), (2, 1));
-    assert!(counters.checks_passed.get() >= 3 && counters.checks_failed.get() >= 1);
+    let counts = status.health_counts();
+    assert_eq!((counts.came_up.get(), counts.went_down.get()), (2, 1));
+    assert!(counts.checks_passed.get() >= 3 && counts.checks_failed.get() >= 1);
 }
 
 #[tokio::test]
 async fn a_failing_status_takes_an_instance_down_after_fall_checks_and_not_before() {
-    let Probing { prober, .. } = probing();
+    let prober = prober();
     let status_code = Arc::new(AtomicU16::new(200));
     let failures = Arc::new(AtomicUsize::new(0));
     let (code, count) = (Arc::clone(&status_code), Arc::clone(&failures));
@@ -292,7 +285,7 @@ async fn a_failing_status_takes_an_instance_down_after_fall_checks_and_not_befor
 
 #[tokio::test]
 async fn a_new_table_keeps_what_is_known_joins_new_instances_and_leaves_removed_ones() {
-    let Probing { prober, .. } = probing();
+    let prober = prober();
     let seen = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&seen);
     let (leaving, _) = serve(move |_, _| {
@@ -328,7 +321,7 @@ async fn a_new_table_keeps_what_is_known_joins_new_instances_and_leaves_removed_
 
 #[tokio::test]
 async fn a_changed_check_is_used_from_the_next_one_on() {
-    let Probing { prober, .. } = probing();
+    let prober = prober();
     let address = server(b"HTTP/1.1 500 X\r\n\r\n").await;
     let first = table(Some(tcp()), vec![instance("app1", address, &tcp())]);
     prober.install(&first);
@@ -346,13 +339,14 @@ async fn a_changed_check_is_used_from_the_next_one_on() {
 
 #[tokio::test]
 async fn dropping_the_prober_ends_its_checks() {
-    let Probing { prober, counters } = probing();
+    let prober = prober();
     let table = table(Some(tcp()), vec![instance("app1", server(b"").await, &tcp())]);
     prober.install(&table);
     becomes(&table, 0, Reachability::Up).await;
     drop(prober);
     sleep(Duration::from_millis(50)).await;
-    let before = counters.checks_passed.get();
+    let counts = table.pools()[0].instances[0].status.health_counts();
+    let before = counts.checks_passed.get();
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(counters.checks_passed.get(), before);
+    assert_eq!(counts.checks_passed.get(), before);
 }
