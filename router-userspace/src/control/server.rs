@@ -34,6 +34,9 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest head that is read.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
+/// Scheduling priority of the control thread: about a tenth of the weight that the others have.
+const NICE: i32 = 10;
+
 /// How long to wait after `accept` failed for want of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -82,6 +85,7 @@ impl Server {
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || {
+                yield_to_traffic();
                 runtime.block_on(async move {
                     tokio::select! {
                         _ = stopped => {}
@@ -109,6 +113,15 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
         }
+    }
+}
+
+/// Lowers the priority of the calling thread, so that on a busy host clients of the control socket cannot take CPU
+/// time from the threads that carry connections.
+fn yield_to_traffic() {
+    // Without a process id Linux takes the calling thread; lowering needs no permission.
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::debug!(%error, "the control thread keeps its priority");
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use router::control::socket::{ControlSocket, SocketError};
 
@@ -84,6 +86,32 @@ fn a_stopped_server_ends_its_connections_and_removes_its_socket() {
     drop(daemon);
     assert!(!path.exists());
     let mut end = [0];
-    idle.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    idle.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     assert_eq!(std::io::Read::read(&mut &idle, &mut end).unwrap(), 0);
+}
+
+#[test]
+fn the_control_thread_yields_to_the_threads_that_carry_connections() {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.get("/healthz").status, 200);
+    let nice = |task: &Path| -> Option<i32> {
+        let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+        // Fields after the name in parentheses; nice is the 19th of all.
+        stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()
+    };
+    let control_threads = || -> Vec<i32> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| Some(task.ok()?.path()));
+        let is_control = |task: &PathBuf| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "control")
+        };
+        tasks.filter(is_control).filter_map(|task| nice(&task)).collect()
+    };
+    // Other tests start servers meanwhile, whose threads are about to lower themselves.
+    let began = Instant::now();
+    while !control_threads().iter().all(|nice| *nice == 10) {
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", control_threads());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!control_threads().is_empty());
+    assert!(nice(Path::new("/proc/thread-self")).unwrap() < 10, "only the control thread is lowered");
 }
