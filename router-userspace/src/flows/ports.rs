@@ -142,7 +142,9 @@ pub fn reserve_in_kernel(range: &RangeInclusive<u16>) -> KernelReservation {
 fn reserve_in_files(range: &RangeInclusive<u16>, reserved: &Path, ephemeral: &Path) -> KernelReservation {
     let list = match fs::read_to_string(reserved) {
         Ok(list) => list,
-        Err(error) => return KernelReservation::Failed { wanted: format_ports(&[range.clone()]), error },
+        Err(error) => {
+            return KernelReservation::Failed { wanted: format_ports(std::slice::from_ref(range)), error };
+        }
     };
     let mut ports = parse_ports(&list);
     let used_by_kernel = fs::read_to_string(ephemeral).ok().and_then(|text| {

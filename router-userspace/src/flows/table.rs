@@ -77,6 +77,7 @@ pub trait FlowTable: Send + Sync {
     /// Takes over a connection: inserts both entries, sends `to_instance`, and closes the sockets silently
     /// once nothing is in custody. On refusal everything comes back
     /// unharmed and no byte has been sent, so the caller relays and counts the reason.
+    #[expect(clippy::result_large_err, reason = "a refusal gives everything back")]
     fn hand_off(&self, handoff: Handoff) -> Result<(), (RelayReason, Handoff)>;
 
     /// A connection from `source` to `instance` is about to be opened for a client's connection with these options.

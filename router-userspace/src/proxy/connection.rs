@@ -358,6 +358,7 @@ struct Held {
 
 /// Offers the connection to the packet path. `lengths` are those of the head as the client sent it, and of the surplus at
 /// the end of what is unsent. `Err(None)` if a socket was lost on the way.
+#[expect(clippy::result_large_err, reason = "a refusal gives everything back, and there is nothing to box")]
 fn hand_off(
     listener: &Listener,
     held: Held,

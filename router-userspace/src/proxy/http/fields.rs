@@ -48,11 +48,7 @@ impl<'a> Fields<'a> {
         for Header { name, value } in headers.iter().copied() {
             // The length decides first: most fields end here.
             match name.len() {
-                4 if name.eq_ignore_ascii_case("host") => {
-                    if host.replace(value).is_some() {
-                        return Err(RefuseReason::BadRequest);
-                    }
-                }
+                4 if name.eq_ignore_ascii_case("host") => once(&mut host, value)?,
                 6 if name.eq_ignore_ascii_case("expect") => {
                     expects_continue |= value.eq_ignore_ascii_case(b"100-continue");
                 }
@@ -73,9 +69,7 @@ impl<'a> Fields<'a> {
                     }
                 }
                 14 if name.eq_ignore_ascii_case("content-length") => {
-                    if length.replace(content_length(value)?).is_some() {
-                        return Err(RefuseReason::BadRequest);
-                    }
+                    once(&mut length, content_length(value)?)?;
                 }
                 17 if name.eq_ignore_ascii_case("transfer-encoding") => {
                     // Any other coding, or this one twice, and servers disagree about where the body ends.
@@ -113,6 +107,14 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// `h2c`, or the drafts' `h2c-14` and the like.
 pub fn is_h2c(protocol: &[u8]) -> bool {
     protocol.get(..3).is_some_and(|start| start.eq_ignore_ascii_case(b"h2c"))
+}
+
+/// Sets what may be said only once.
+fn once<T>(place: &mut Option<T>, value: T) -> Result<(), RefuseReason> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(RefuseReason::BadRequest),
+    }
 }
 
 /// Digits only: no sign, no list, not empty, and within what every server can count.
