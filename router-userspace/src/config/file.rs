@@ -42,6 +42,7 @@ pub(super) struct Datapath {
     pub interfaces: Placed<Interfaces>,
     pub attach: Placed<Attach>,
     pub max_flows: Placed<u32>,
+    pub flow_idle_timeout: Placed<Duration>,
     pub pin_dir: Placed<PathBuf>,
     pub source_addresses: Option<Placed<Vec<Placed<IpAddr>>>>,
     pub source_ports: Placed<RangeInclusive<u16>>,
@@ -185,6 +186,7 @@ fn datapath(section: Section<'_, '_>) -> Datapath {
         attach: section
             .defaulted("attach", values::choice(&[("auto", Attach::Auto), ("tc", Attach::Tc)], &["xdp"])),
         max_flows: section.defaulted("max_flows", values::integer(1..=16_000_000)),
+        flow_idle_timeout: section.defaulted("flow_idle_timeout", values::duration(SECOND..=30 * DAY)),
         pin_dir: section.defaulted("pin_dir", values::path),
         source_addresses: section.list("source_addresses", values::ip_address),
         source_ports: section.defaulted("source_ports", values::port_range),

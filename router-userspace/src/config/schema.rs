@@ -77,6 +77,7 @@ pub static DATAPATH: Section = Section {
         with_default("interfaces", "\"auto\""),
         with_default("attach", "\"auto\""),
         with_default("max_flows", "1_000_000"),
+        with_default("flow_idle_timeout", "\"1h\""),
         with_default("pin_dir", "\"/sys/fs/bpf/router\""),
         key("source_addresses", "[\"10.0.2.1\"]"),
         with_default("source_ports", "\"20000-59999\""),

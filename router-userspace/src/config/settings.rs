@@ -11,8 +11,9 @@ pub enum Interfaces {
 /// Where the packet path is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
-    /// The best that the kernel offers: TCX, else classic TC.
+    /// The best place that this version knows, which is TC.
     Auto,
+    /// TC ingress and egress, by TCX (Linux 6.6).
     Tc,
 }
 

@@ -47,6 +47,8 @@ pub struct DatapathPlan {
     pub interfaces: Interfaces,
     pub attach: Attach,
     pub max_flows: u32,
+    /// How long a handed-off connection may carry nothing in either direction.
+    pub flow_idle_timeout: Duration,
     pub pin_dir: PathBuf,
     /// The router's addresses towards instances. Empty: the one that the kernel's route to the instance prefers.
     pub source_addresses: Vec<IpAddr>,
@@ -141,6 +143,7 @@ fn datapath(datapath: file::Datapath) -> DatapathPlan {
         interfaces: datapath.interfaces.value,
         attach: datapath.attach.value,
         max_flows: datapath.max_flows.value,
+        flow_idle_timeout: datapath.flow_idle_timeout.value,
         pin_dir: datapath.pin_dir.value,
         source_addresses: addresses.into_iter().map(|address| address.value).collect(),
         source_ports: datapath.source_ports.value,

@@ -63,6 +63,7 @@ fn every_setting_is_taken_over() {
         interfaces = ["eth0", "eth1.7"]
         attach = "tc"
         max_flows = 1000
+        flow_idle_timeout = "90s"
         pin_dir = "/sys/fs/bpf/other"
         source_addresses = ["10.0.2.1", "fd00::1"]
         source_ports = "30000-30999"
@@ -145,6 +146,7 @@ fn every_setting_is_taken_over() {
     assert_eq!(plan.datapath.interfaces, Interfaces::Named(vec!["eth0".to_owned(), "eth1.7".to_owned()]));
     assert_eq!((plan.datapath.attach, plan.datapath.max_flows), (Attach::Tc, 1_000));
     assert_eq!(plan.datapath.source_ports, 30_000..=30_999);
+    assert_eq!(plan.datapath.flow_idle_timeout, Duration::from_secs(90));
     assert_eq!(plan.datapath.source_addresses.len(), 2);
     let listener = &plan.listeners[0];
     assert_eq!(
