@@ -83,6 +83,8 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
     allow_many_files();
 
     let Plan { daemon, datapath, listeners, table, .. } = plan;
+    // First of all: two daemons would share the listeners' ports without noticing.
+    let control = control::open(&daemon)?;
     let workers = usize::from(daemon.workers);
     let opened = listeners
         .iter()
@@ -127,7 +129,7 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
         .collect();
     let workers = Workers::start(workers, serving).context("cannot start the workers")?;
     let live = control::Live { table, counters, flows, datapath: datapath_state };
-    let control = control::serve(&daemon, &listeners, &arguments.config, live)?;
+    let control = control::serve(control, &listeners, &arguments.config, live)?;
     notify(&[NotifyState::Ready]);
 
     runtime.block_on(wait_for_the_end())?;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -71,7 +72,7 @@ impl Router {
 
     fn wait_until_it_serves(&mut self) {
         let began = Instant::now();
-        while UnixStream::connect(self.socket()).is_err() {
+        while !self.answers() {
             if let Some(status) = self.child.try_wait().expect("routerd can be waited for") {
                 panic!("routerd ended ({status}); its log:\n{}", self.log());
             }
@@ -82,6 +83,18 @@ impl Router {
             );
             sleep(Duration::from_millis(10));
         }
+    }
+
+    /// The control socket is open before the listeners are, and is answered after them.
+    fn answers(&self) -> bool {
+        let ask = || {
+            let mut stream = UnixStream::connect(self.socket())?;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).map(|_| answer)
+        };
+        ask().is_ok_and(|answer| answer.ends_with("ok\n"))
     }
 
     pub fn pid(&self) -> u32 {

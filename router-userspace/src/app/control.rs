@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 
 use super::heads::Heads;
 use crate::config::{DaemonPlan, ListenerPlan};
-use crate::control::{Server, Settings, StartError, State};
+use crate::control::{Opened, Server, Settings, StartError, State};
 use crate::core::counters::Counters;
 use crate::core::table::RoutingTable;
 use crate::flows::table::FlowTable;
@@ -29,20 +29,23 @@ impl std::fmt::Debug for Live {
     }
 }
 
-/// Opens the control socket and the admin address. Whoever can connect takes the daemon to be ready, so this comes
-/// after the listeners.
+/// Opens the control socket and the admin address, unless another daemon answers there.
+pub fn open(daemon: &DaemonPlan) -> Result<Opened, StartError> {
+    Opened::new(&Settings {
+        socket: daemon.control_socket.clone(),
+        group: daemon.control_group.clone(),
+        admin_listen: daemon.admin_listen,
+    })
+}
+
+/// Answers on the opened sockets. Whoever gets an answer takes the daemon to be ready, so this comes after the listeners.
 pub fn serve(
-    daemon: &DaemonPlan,
+    opened: Opened,
     listeners: &[ListenerPlan],
     config_file: &Path,
     live: Live,
 ) -> Result<Server, StartError> {
-    let settings = Settings {
-        socket: daemon.control_socket.clone(),
-        group: daemon.control_group.clone(),
-        admin_listen: daemon.admin_listen,
-    };
-    let state = State {
+    opened.serve(Arc::new(State {
         table: live.table,
         counters: live.counters,
         flows: live.flows,
@@ -52,6 +55,5 @@ pub fn serve(
         config_file: Some(config_file.to_owned()),
         started: Instant::now(),
         started_at: SystemTime::now(),
-    };
-    Server::start(&settings, Arc::new(state))
+    }))
 }

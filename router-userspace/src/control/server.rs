@@ -72,12 +72,26 @@ pub struct Server {
     socket: ControlSocket,
 }
 
-impl Server {
-    /// Opens the sockets, so that every error shows before the daemon goes on, and serves them on a new thread.
-    pub fn start(settings: &Settings, state: Arc<State>) -> Result<Self, StartError> {
+/// Sockets that are open and not served yet: clients that connect wait for their answers.
+#[derive(Debug)]
+pub struct Opened {
+    socket: ControlSocket,
+    admin: Option<std::net::TcpListener>,
+}
+
+impl Opened {
+    /// Opens the sockets. A daemon does this before anything else that another daemon might own too, since it fails
+    /// if one answers on the same control socket.
+    pub fn new(settings: &Settings) -> Result<Self, StartError> {
         let socket = ControlSocket::bind(&settings.socket, settings.group.as_deref())?;
-        let listener = socket.listener().map_err(StartError::Thread)?;
         let admin = settings.admin_listen.map(listen_tcp).transpose()?;
+        Ok(Self { socket, admin })
+    }
+
+    /// Serves them on a new thread.
+    pub fn serve(self, state: Arc<State>) -> Result<Server, StartError> {
+        let Self { socket, admin } = self;
+        let listener = socket.listener().map_err(StartError::Thread)?;
         let admin_address = admin.as_ref().and_then(|listener| listener.local_addr().ok());
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
@@ -94,9 +108,11 @@ impl Server {
                 });
             })
             .map_err(StartError::Thread)?;
-        Ok(Self { stop: Some(stop), thread: Some(thread), admin: admin_address, socket })
+        Ok(Server { stop: Some(stop), thread: Some(thread), admin: admin_address, socket })
     }
+}
 
+impl Server {
     /// The address of `/metrics` over TCP, with the port that the kernel chose if 0 was asked for.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use router::cli::{self, Exit};
-use router::control::{Server, Settings, State};
+use router::control::{Opened, Settings, State};
 
 use crate::daemon::{Daemon, Directory, Heads};
 
@@ -374,7 +374,7 @@ fn the_quickstart_explains_its_own_requests() {
     };
     let settings =
         Settings { socket: directory.path().join("control.sock"), group: None, admin_listen: None };
-    let server = Server::start(&settings, Arc::new(state)).unwrap();
+    let server = Opened::new(&settings).unwrap().serve(Arc::new(state)).unwrap();
     let listener = &plan.listeners[0].name;
     let ran = run(
         server.socket().path(),

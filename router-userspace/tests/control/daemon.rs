@@ -15,7 +15,7 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use router::control::protocol::Listener;
 use router::control::state::HeadReader;
-use router::control::{Server, Settings, State};
+use router::control::{Opened, Server, Settings, State};
 use router::core::counters::Counters;
 use router::core::health::{CheckKind, CheckSpec, Failure, Observation, Reachability};
 use router::core::pool::{Instance, InstanceId, Method as Balance, OnUnavailable, Pool, PoolId};
@@ -159,7 +159,7 @@ impl Daemon {
         });
         let mut settings = Settings { socket: socket.clone(), group: None, admin_listen: None };
         change(&mut settings);
-        let server = Server::start(&settings, Arc::clone(&state)).unwrap();
+        let server = Opened::new(&settings).unwrap().serve(Arc::clone(&state)).unwrap();
         Self { state, server, socket, _sessions: sessions, _directory: directory }
     }
 

@@ -311,7 +311,7 @@ fn a_daemon_without_a_data_path_says_why_and_has_no_flows() {
     };
     let socket = daemon.socket.with_file_name("second.sock");
     let settings = router::control::Settings { socket: socket.clone(), group: None, admin_listen: None };
-    let second = router::control::Server::start(&settings, std::sync::Arc::new(state)).unwrap();
+    let second = router::control::Opened::new(&settings).unwrap().serve(std::sync::Arc::new(state)).unwrap();
     daemon.socket = socket;
     assert_eq!(
         daemon.get("/v1/status").json()["datapath"]["detail"],

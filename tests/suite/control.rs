@@ -1,0 +1,170 @@
+//! The control socket of a running daemon: what operators see is what clients get, and whatever clients of the socket do,
+//! connections do not notice.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use support::lab::Host;
+use support::router::configuration;
+use support::{Curl, Router, TestLab};
+
+const SERVICE: &str = r#"
+[[listener]]
+name = "web"
+address = "10.77.1.10:80"
+offload = "OFFLOAD"
+
+[[pool]]
+name = "web"
+check = { type = "tcp", interval = "500ms", timeout = "250ms" }
+
+[[pool.instance]]
+name = "web1"
+address = "10.77.2.11:80"
+
+[[pool.instance]]
+name = "web2"
+address = "10.77.2.12:80"
+
+[[rule]]
+name = "private"
+match = 'PathPrefix("/private") && !ClientIP("10.77.2.0/24")'
+action = "deny"
+
+[default_rule]
+pools = ["web"]
+"#;
+
+fn start(lab: &TestLab, offload: &str, daemon: &str) -> Router {
+    let router = Router::start(lab, &configuration(lab, daemon, "", &SERVICE.replace("OFFLOAD", offload)));
+    router.eventually(Duration::from_secs(5), "both instances serve", |router| {
+        router.ctl(["status"])["pools"][0]["serving"] == 2
+    });
+    router
+}
+
+#[test]
+#[ignore = "needs root"]
+fn operators_see_what_clients_get() {
+    let lab = TestLab::with_backends(2);
+    let router = start(&lab, "handoff", "");
+    for _ in 0..4 {
+        assert_eq!(Curl::new(&lab).get("http://10.77.1.10/").status, 200);
+    }
+    assert_eq!(Curl::new(&lab).get("http://10.77.1.10/private/x").status, 403);
+
+    let requests = |name: &str| {
+        let rules = router.ctl(["rules"]);
+        rules.as_array().unwrap().iter().find(|rule| rule["name"] == name).unwrap()["requests"].clone()
+    };
+    assert_eq!((requests("default"), requests("private")), (json!(4), json!(1)));
+    assert_eq!(router.ctl(["status"])["refused"], json!({"denied": 1}));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_admin_address_gives_metrics_to_the_network_and_nothing_else() {
+    let lab = TestLab::with_backends(2);
+    let _router = start(&lab, "auto", "admin_listen = \"10.77.1.1:9180\"");
+    let metrics = Curl::new(&lab).get("http://10.77.1.1:9180/metrics");
+    assert_eq!(metrics.status, 200);
+    assert!(metrics.text().contains("\nrouter_pool_serving{pool=\"web\"} 2\n"), "{}", metrics.text());
+    assert_eq!(Curl::new(&lab).get("http://10.77.1.1:9180/healthz").text(), "ok\n");
+    assert_eq!(Curl::new(&lab).get("http://10.77.1.1:9180/v1/status").status, 404);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_flooded_control_socket_disturbs_no_connection() {
+    let lab = TestLab::with_backends(2);
+    let router = start(&lab, "relay", "");
+    let files_before = router.open_files();
+    let until = Instant::now() + Duration::from_secs(4);
+    let mut flood: Vec<JoinHandle<u32>> = vec![idle(router.socket(), until)];
+    for bytes in [
+        &b"GET /metrics HTTP/1.1\r\nHost: r\r\n\r\n"[..],
+        b"POST /v1/explain HTTP/1.1\r\nHost: r\r\nContent-Length: 2\r\n\r\n{[",
+        b"\x16\x03\x01\x00\xff\xfe no protocol at all\r\n\r\n",
+        b"POST /v1/explain HTTP/1.1\r\nHost: r\r\nContent-Length: 99999999999\r\n\r\n",
+    ] {
+        flood.push(repeat(router.socket(), bytes, until));
+    }
+    let mut served = 0;
+    while Instant::now() < until {
+        let reply = Curl::new(&lab).within(Duration::from_secs(5)).get("http://10.77.1.10/files/64k");
+        assert_eq!((reply.status, reply.body.len()), (200, 64 * 1024));
+        served += 1;
+    }
+    let sent: Vec<u32> = flood.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert!(served >= 4 && sent.iter().all(|count| *count > 4), "{served} served, {sent:?} sent");
+
+    assert_eq!(router.ctl(["status"])["connections"]["refused"], 0);
+    router.eventually(Duration::from_secs(15), "every descriptor of the flood is closed", |router| {
+        router.open_files() <= files_before + 1
+    });
+}
+
+/// Opens connections and says nothing on them.
+fn idle(socket: PathBuf, until: Instant) -> JoinHandle<u32> {
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        let mut opened = 0;
+        while Instant::now() < until {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => {
+                    opened += 1;
+                    held.push(stream);
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+            if held.len() > 200 {
+                held.drain(..100);
+            }
+        }
+        opened
+    })
+}
+
+/// Sends the same bytes over and over, on a new connection whenever the old one is closed.
+fn repeat(socket: PathBuf, bytes: &'static [u8], until: Instant) -> JoinHandle<u32> {
+    std::thread::spawn(move || {
+        let mut sent = 0;
+        while Instant::now() < until {
+            let Ok(mut stream) = UnixStream::connect(&socket) else { continue };
+            let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+            let mut answer = [0; 4096];
+            while Instant::now() < until && stream.write_all(bytes).is_ok() {
+                sent += 1;
+                if !stream.read(&mut answer).is_ok_and(|length| length > 0) {
+                    break;
+                }
+            }
+        }
+        sent
+    })
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_second_daemon_leaves_the_first_one_s_socket_alone() {
+    let lab = TestLab::with_backends(2);
+    let router = start(&lab, "relay", "");
+    let second = lab
+        .command(Host::Gateway, support::router::binary("routerd"))
+        .arg("--config")
+        .arg(router.configuration_file())
+        .output()
+        .unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&second.stdout), String::from_utf8_lossy(&second.stderr));
+    assert!(
+        !second.status.success() && said.contains("another daemon answers on the control socket"),
+        "{said}"
+    );
+    assert!(!said.contains("listening"), "it took no connection that was meant for the first: {said}");
+    assert_eq!(router.ctl(["status"])["pid"], router.pid());
+}
