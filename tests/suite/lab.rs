@@ -119,6 +119,12 @@ fn a_lab_that_was_killed_half_way_is_removed_without_a_trace() {
     Lab::up(lab.name(), 2).unwrap();
     let server = lab.command(Host::Gateway, "sleep").arg("1000").spawn().unwrap();
     let stubborn = lab.command(Host::Client, "sh").args(["-c", "trap '' TERM; sleep 1000"]).spawn().unwrap();
+    let nginx = fs::read_to_string(lab.host_dir(Host::Backend(1)).join("nginx.pid")).unwrap();
+    let nginx_runs = || {
+        let words = fs::read_to_string(format!("/proc/{}/cmdline", nginx.trim())).unwrap_or_default();
+        words.contains(lab.name())
+    };
+    assert!(nginx_runs());
     let gone =
         Command::new("ip").args(["netns", "delete", &format!("{}-backend1", lab.name())]).status().unwrap();
     assert!(gone.success());
@@ -128,6 +134,7 @@ fn a_lab_that_was_killed_half_way_is_removed_without_a_trace() {
     for mut child in [server, stubborn] {
         assert!(!child.wait().unwrap().success(), "a process of the lab was ended");
     }
+    assert!(!nginx_runs(), "nginx outlives the namespace that was removed by hand");
     assert_eq!(traces().difference(&before).collect::<Vec<_>>(), Vec::<&String>::new());
     Lab::down(lab.name()).expect("down without a lab is fine");
 }

@@ -118,12 +118,8 @@ impl Router {
     /// Sends a signal, such as `libc::SIGHUP`.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill has no memory effects; the child has not been waited for, so the number is still its own.
-        assert_eq!(
-            unsafe { libc::kill(self.pid() as i32, signal) },
-            0,
-            "routerd (pid {}) is gone",
-            self.pid()
-        );
+        let result = unsafe { libc::kill(self.pid() as i32, signal) };
+        assert_eq!(result, 0, "routerd (pid {}) is gone", self.pid());
     }
 
     /// Ends it as `kill -9` does.

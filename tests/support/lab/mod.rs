@@ -9,12 +9,14 @@
 //! Enter a namespace with [`Lab::command`] or [`Lab::inside`], not with `ip netns exec`: that one mounts a fresh
 //! `/sys`, which hides the BPF file system.
 
+mod bpf_file_system;
 mod host;
 mod netns;
 mod network;
 pub mod peers;
 mod processes;
 
+pub use bpf_file_system::BpfFileSystem;
 pub use host::{Host, address};
 
 use std::fs;
@@ -29,8 +31,6 @@ pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 10);
 
 /// Greatest number of instances: their addresses are 10.77.2.(10+N).
 pub const MAX_BACKENDS: u8 = 200;
-
-const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
 
 /// A lab that is up.
 #[derive(Clone, Debug)]
@@ -64,7 +64,9 @@ impl Lab {
 
     fn raise(&self) -> Result<()> {
         fs::create_dir_all(self.state_dir())?;
-        mount_bpf_file_system(&self.state_dir())?;
+        if BpfFileSystem::mounted()?.leave_mounted() {
+            fs::write(self.state_dir().join(MOUNTED_BPF), "")?;
+        }
         network::create(self)?;
         peers::start(self)
     }
@@ -83,9 +85,9 @@ impl Lab {
 
     /// Ends every process of the lab, and removes its namespaces, its state and what it mounted. Fine when there is none.
     pub fn down(name: &str) -> Result<()> {
-        for host in netns::list(name) {
-            processes::end_all(&netns::path(name, host))?;
-        }
+        let state = state_dir(name);
+        let namespaces: Vec<_> = netns::list(name).into_iter().map(|host| netns::path(name, host)).collect();
+        processes::end_all(&namespaces, &state)?;
         for host in netns::list(name) {
             netns::remove(name, host)?;
         }
@@ -94,8 +96,9 @@ impl Lab {
         if pins.exists() {
             fs::remove_dir_all(&pins).with_context(|| format!("cannot remove {}", pins.display()))?;
         }
-        let state = state_dir(name);
-        unmount_bpf_file_system(&state);
+        if state.join(MOUNTED_BPF).exists() {
+            BpfFileSystem::unmount();
+        }
         if state.exists() {
             fs::remove_dir_all(&state).with_context(|| format!("cannot remove {}", state.display()))?;
         }
@@ -163,40 +166,17 @@ impl Lab {
     }
 }
 
+/// In the state directory: the BPF file system was not mounted before the lab.
+const MOUNTED_BPF: &str = "mounted-bpf";
+
 const STATE_ROOT: &str = "/run/router-lab";
 
 fn pin_dir(name: &str) -> PathBuf {
-    Path::new(BPF_FILE_SYSTEM).join(format!("router-lab-{name}"))
+    Path::new(BpfFileSystem::PATH).join(format!("router-lab-{name}"))
 }
 
 fn state_dir(name: &str) -> PathBuf {
     Path::new(STATE_ROOT).join(name)
-}
-
-/// Mounts the BPF file system where it is missing, and remembers that it was us.
-fn mount_bpf_file_system(state: &Path) -> Result<()> {
-    if is_mounted(BPF_FILE_SYSTEM)? {
-        return Ok(());
-    }
-    run(Command::new("mount").args(["-t", "bpf", "bpf", BPF_FILE_SYSTEM]))?;
-    fs::write(state.join("mounted-bpf"), "")?;
-    Ok(())
-}
-
-/// Pins keep programs alive, perhaps someone else's: a file system with pins stays mounted.
-fn unmount_bpf_file_system(state: &Path) {
-    let ours = state.join("mounted-bpf").exists();
-    // The kernel's own iterators are always there.
-    let is_pin = |entry: fs::DirEntry| !entry.file_name().to_string_lossy().ends_with(".debug");
-    let pins = fs::read_dir(BPF_FILE_SYSTEM).is_ok_and(|entries| entries.flatten().any(is_pin));
-    if ours && !pins {
-        let _ = Command::new("umount").arg(BPF_FILE_SYSTEM).output();
-    }
-}
-
-fn is_mounted(directory: &str) -> Result<bool> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("cannot read /proc/self/mounts")?;
-    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == Some(directory)))
 }
 
 /// Runs a command to its end; its error output becomes the error.

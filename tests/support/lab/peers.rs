@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Host, Lab};
+use super::{Host, Lab, processes};
 
 /// Names and sizes (bytes) of the files that every instance serves under `/files/`.
 pub const FILES: [(&str, u64); 3] = [("1k", 1 << 10), ("64k", 64 << 10), ("200m", 200 << 20)];
@@ -88,7 +88,8 @@ fn start_nginx(lab: &Lab, number: u8) -> Result<()> {
         configuration_of(&host.to_string(), &directory, &lab.state_dir().join("files")),
     )?;
     let log = File::create(directory.join("error.log"))?;
-    lab.command(host, "nginx")
+    let server = lab
+        .command(host, "nginx")
         .arg("-c")
         .arg(&configuration)
         .args(["-e", "stderr"])
@@ -97,7 +98,7 @@ fn start_nginx(lab: &Lab, number: u8) -> Result<()> {
         .stderr(log)
         .spawn()
         .context("cannot start nginx")?;
-    Ok(())
+    processes::record(&lab.state_dir(), server.id())
 }
 
 fn configuration_of(name: &str, directory: &Path, files: &Path) -> String {
