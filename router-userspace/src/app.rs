@@ -5,6 +5,7 @@
 
 mod arguments;
 mod control;
+mod datapath;
 mod heads;
 mod listeners;
 mod log;
@@ -28,7 +29,6 @@ use crate::config::{self, Plan};
 use crate::core::counters::Counters;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::{KernelReservation, PortAllocator, reserve_in_kernel};
-use crate::flows::table::FlowTable;
 use crate::probe::{Origin, Prober};
 use crate::proxy::budget::{BudgetLimits, HeadBudget};
 use crate::proxy::listener::{self, Workers};
@@ -98,7 +98,8 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
     let table = Arc::new(ArcSwap::from_pointee(table));
     let counters = Arc::new(Counters::default());
     let ports = Arc::new(PortAllocator::new(datapath.source_ports.clone()));
-    let (flows, datapath_state) = load_datapath();
+    let (flows, datapath_state) =
+        datapath::load(&datapath, &listeners, &table.load(), &ports, arguments.replace);
     if flows.is_some() {
         reserve_ports(&ports);
     }
@@ -140,12 +141,6 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
     runtime.shutdown_background();
     drop(control);
     Ok(())
-}
-
-/// Loads the packet path. Without it every connection is relayed.
-fn load_datapath() -> (Option<Arc<dyn FlowTable>>, String) {
-    tracing::warn!("this build has no kernel data path: every connection is relayed in user space");
-    (None, "not part of this build".to_owned())
 }
 
 /// Raises the limit of open files as far as the host allows.

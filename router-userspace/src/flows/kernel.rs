@@ -122,7 +122,8 @@ impl Kernel {
     /// Loads the programs, adopts or creates the maps, and attaches to every interface.
     pub fn open(settings: &KernelSettings) -> Result<Opened, KernelError> {
         for name in &settings.interfaces {
-            if !Path::new("/sys/class/net").join(name).exists() {
+            // Not by /sys/class/net: that shows the network namespace in which it was mounted.
+            if nix::net::if_::if_nametoindex(name.as_str()).is_err() {
                 return Err(KernelError::NoInterface { name: name.clone() });
             }
         }

@@ -1,0 +1,123 @@
+//! The kernel data path of this daemon: which interfaces, which sessions an adopted flow belongs to, and how to go on without it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::{InterfaceFlags, if_indextoname};
+
+use crate::config::{DatapathPlan, Interfaces, ListenerPlan};
+use crate::core::session::Session;
+use crate::core::table::RoutingTable;
+use crate::flows::kernel::KernelSettings;
+use crate::flows::kernel_table::KernelFlowTable;
+use crate::flows::netlink::interface_towards;
+use crate::flows::ports::PortAllocator;
+use crate::flows::table::FlowTable;
+
+/// Loads or adopts the data path. Without it the daemon goes on by relaying. The second value tells an operator in one line how it stands.
+pub fn load(
+    plan: &DatapathPlan,
+    listeners: &[ListenerPlan],
+    table: &RoutingTable,
+    ports: &PortAllocator,
+    replace: bool,
+) -> (Option<Arc<dyn FlowTable>>, String) {
+    let settings = KernelSettings {
+        interfaces: match &plan.interfaces {
+            Interfaces::Named(names) => names.clone(),
+            Interfaces::Auto => match involved(listeners, table) {
+                Ok(names) => names,
+                Err(error) => {
+                    return without(format!(
+                        "the interfaces of listeners and instances are unknown: {error}"
+                    ));
+                }
+            },
+        },
+        pin_dir: plan.pin_dir.clone(),
+        max_flows: plan.max_flows,
+        replace,
+    };
+    match KernelFlowTable::open(&settings, plan.flow_idle_timeout, ports, |instance| session(table, instance))
+    {
+        Ok((flows, adopted)) => {
+            let interfaces = flows.interfaces().join(", ");
+            tracing::info!(interfaces, "kernel data path attached (TCX)");
+            if adopted.flows > 0 {
+                tracing::info!(
+                    flows = adopted.flows,
+                    sessions = adopted.sessions,
+                    "flows of an earlier daemon go on"
+                );
+            }
+            if flows.capacity() != plan.max_flows as usize {
+                tracing::warn!(
+                    in_force = flows.capacity(),
+                    "datapath.max_flows is only applied to a new table; start once with --replace, which ends the connections that were handed off"
+                );
+            }
+            (Some(flows), format!("TCX on {interfaces}"))
+        }
+        Err(error) => without(error.to_string()),
+    }
+}
+
+fn without(reason: String) -> (Option<Arc<dyn FlowTable>>, String) {
+    tracing::warn!("every connection is relayed in user space: {reason}");
+    (None, format!("not loaded: {reason}"))
+}
+
+/// Begins a session on the instance with this address.
+fn session(table: &RoutingTable, address: SocketAddr) -> Option<Session> {
+    table
+        .instances()
+        .find(|(_, _, instance)| instance.address == address)
+        .map(|(_, _, instance)| instance.status.sessions().begin())
+}
+
+/// Interfaces that carry a listener's address or lead to an instance. A listener's address that lies on no real interface (announced by a routing daemon, or
+/// not there yet) may be reached through any.
+fn involved(listeners: &[ListenerPlan], table: &RoutingTable) -> io::Result<Vec<String>> {
+    let interfaces: Vec<_> = getifaddrs()?.collect();
+    let real = |flags: InterfaceFlags| !flags.contains(InterfaceFlags::IFF_LOOPBACK);
+    let mut names = BTreeSet::new();
+    for listener in listeners {
+        let carries =
+            |ip: Option<IpAddr>| listener.address.ip().is_unspecified() || ip == Some(listener.address.ip());
+        let carrying: Vec<_> = interfaces
+            .iter()
+            .filter(|entry| real(entry.flags) && carries(entry.address.as_ref().and_then(ip_of)))
+            .map(|entry| entry.interface_name.clone())
+            .collect();
+        if carrying.is_empty() {
+            let up = |entry: &&nix::ifaddrs::InterfaceAddress| {
+                real(entry.flags)
+                    && entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_BROADCAST)
+            };
+            names.extend(interfaces.iter().filter(up).map(|entry| entry.interface_name.clone()));
+        }
+        names.extend(carrying);
+    }
+    for (_, _, instance) in table.instances() {
+        // An instance without a route now may get one later; the listeners' interfaces remain.
+        let Ok(index) = interface_towards(instance.address.ip()) else { continue };
+        if let Ok(name) = if_indextoname(index)
+            && interfaces
+                .iter()
+                .any(|entry| entry.interface_name.as_bytes() == name.to_bytes() && real(entry.flags))
+        {
+            names.insert(name.to_string_lossy().into_owned());
+        }
+    }
+    Ok(names.into_iter().collect())
+}
+
+fn ip_of(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
+    address
+        .as_sockaddr_in()
+        .map(|v4| IpAddr::V4(v4.ip()))
+        .or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+}
