@@ -150,14 +150,22 @@ impl KernelFlowTable {
         }
     }
 
-    /// Points every flow to the next hop that the routes name now.
+    /// Points every flow to the next hop that the routes name now. Asking the kernel takes a while for many clients, and
+    /// workers must not wait for it.
     fn reroute(&self) {
-        let slots = self.lock();
-        for (slot, _) in slots.held() {
+        let all: Vec<_> =
+            self.lock().held().map(|(slot, _)| (slot, Ends::of(&self.flows[slot as usize]))).collect();
+        for (slot, ends) in all {
+            let to_instance = self.next_hops.towards(*ends.instance.ip());
+            let to_client = self.next_hops.towards(*ends.client.ip());
+            let slots = self.lock();
             let flow = &self.flows[slot as usize];
-            let ends = Ends::of(flow);
-            for (side, destination) in [(Side::Client, ends.instance), (Side::Instance, ends.client)] {
-                if let Some(index) = self.next_hops.towards(*destination.ip()) {
+            if !slots.holds(slot) || Ends::of(flow) != ends {
+                continue;
+            }
+            for (side, index) in [(Side::Client, to_instance), (Side::Instance, to_client)] {
+                // Without a route the old way is as good as any.
+                if let Some(index) = index {
                     flow.translation(side).next_hop.set(index);
                 }
             }

@@ -21,8 +21,8 @@ const FIRST: u32 = 1;
 const ROUTE_LIFETIME: Duration = Duration::from_secs(30);
 /// Routes remembered; beyond, all are forgotten and asked again.
 const MAX_ROUTES: usize = 65_536;
-/// How often the watcher looks whether it is still wanted.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Routes change in bursts; flows follow once it has been quiet for so long. Also how often the watcher looks whether it is still wanted.
+const QUIET: Duration = Duration::from_millis(200);
 
 /// The table of next hops.
 #[derive(Debug)]
@@ -86,15 +86,22 @@ impl NextHopTable {
     }
 
     /// Follows the kernel's changes on a thread of its own for as long as the table is in use.
-    /// `rerouted` is called after routes have changed.
+    /// `rerouted` is called after routes have changed; what [`NextHopTable::towards`] answers is new at once.
     pub fn watch(self: &Arc<Self>, rerouted: impl Fn() + Send + 'static) -> io::Result<()> {
-        let mut changes = Changes::subscribe(PATIENCE)?;
+        let mut changes = Changes::subscribe(QUIET)?;
         // What changed between the first dump and the subscription.
         self.refresh()?;
         let table = Arc::downgrade(self);
         std::thread::Builder::new()
             .name("neighbours".into())
-            .spawn(move || while let Some(()) = follow(&table, &mut changes, &rerouted) {})?;
+            .spawn(move || let mut routes_changed = false;
+            while let Some(news) = follow(&table, &mut changes) {
+                match news {
+                    News::Routes => routes_changed = true,
+                    News::Quiet if std::mem::take(&mut routes_changed) => rerouted(),
+                    News::Quiet | News::Other => {}
+                }
+            })?;
         Ok(())
     }
 
@@ -132,8 +139,15 @@ impl NextHopTable {
     }
 }
 
+/// What one wait for changes has brought.
+enum News {
+    Routes,
+    Other,
+    Quiet,
+}
+
 /// One wait for changes. `None` once the table is gone or cannot be followed any more.
-fn follow(table: &Weak<NextHopTable>, changes: &mut Changes, rerouted: &impl Fn()) -> Option<()> {
+fn follow(table: &Weak<NextHopTable>, changes: &mut Changes) -> Option<News> {
     let mut events = Vec::new();
     if let Err(error) = changes.next(|event| events.push(event)) {
         tracing::error!(
@@ -153,10 +167,11 @@ fn follow(table: &Weak<NextHopTable>, changes: &mut Changes, rerouted: &impl Fn(
             event => table.apply(*event),
         }
     }
-    if events.iter().any(|event| matches!(event, Event::Routes | Event::Overrun)) {
-        rerouted();
-    }
-    Some(())
+    Some(match events.as_slice() {
+        [] => News::Quiet,
+        events if events.iter().any(|event| matches!(event, Event::Routes | Event::Overrun)) => News::Routes,
+        _ => News::Other,
+    })
 }
 
 impl Inner {

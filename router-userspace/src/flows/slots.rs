@@ -57,6 +57,10 @@ impl Slots {
         self.held.remove(&slot)
     }
 
+    pub fn holds(&self, slot: u32) -> bool {
+        self.held.contains_key(&slot)
+    }
+
     pub fn held(&self) -> impl Iterator<Item = (u32, &Holding)> {
         self.held.iter().map(|(slot, holding)| (*slot, holding))
     }
