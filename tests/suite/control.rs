@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use support::lab::Host;
 use support::router::configuration;
-use support::{Curl, Router, TestLab};
+use support::{Connection, Curl, Router, TestLab};
 
 const SERVICE: &str = r#"
 [[listener]]
@@ -63,6 +63,31 @@ fn operators_see_what_clients_get() {
     };
     assert_eq!((requests("default"), requests("private")), (json!(4), json!(1)));
     assert_eq!(router.ctl(["status"])["refused"], json!({"denied": 1}));
+
+    // What explain says of the next request is where the next request goes.
+    let explained = router.ctl(["explain", "--listener", "web", "--client", "10.77.1.2", "--path", "/next"]);
+    let expected = explained["outcome"]["instance"].as_str().unwrap().to_owned();
+    let mut connection = Connection::open(&lab, Host::Client, "10.77.1.10:80").unwrap();
+    connection.get("/next").unwrap();
+    let flows =
+        || router.ctl(["flows", "--instance", &expected, "--client", "10.77.1.2", "--listener", "web"]);
+    router.eventually(Duration::from_secs(5), "the flow is listed", |_| flows()["count"] == 1);
+    let flow = flows()["flows"][0].clone();
+    assert_eq!(flow["client"], connection.local_address().to_string());
+    assert_eq!(
+        (&flow["rule"], &flow["pool"], &flow["vip"]),
+        (&json!("default"), &json!("web"), &json!("10.77.1.10:80"))
+    );
+    let sessions = |name: &str| {
+        let instances = router.ctl(["instances"]);
+        instances.as_array().unwrap().iter().find(|one| one["name"] == name).unwrap()["sessions"].clone()
+    };
+    assert_eq!(sessions(&expected), 1);
+
+    connection.reset().unwrap();
+    router.eventually(Duration::from_secs(10), "flow and session end with the connection", |_| {
+        flows()["count"] == 0 && sessions(&expected) == 0
+    });
 }
 
 #[test]

@@ -210,7 +210,9 @@ pub struct Flow {
     pub state: String,
     pub age_seconds: f64,
     pub idle_seconds: f64,
+    /// Packets translated since the handoff.
     pub packets_to_instance: u64,
+    /// Bytes of those packets, from the IP header on.
     pub bytes_to_instance: u64,
     pub packets_to_client: u64,
     pub bytes_to_client: u64,
