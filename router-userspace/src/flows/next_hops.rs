@@ -92,16 +92,16 @@ impl NextHopTable {
         // What changed between the first dump and the subscription.
         self.refresh()?;
         let table = Arc::downgrade(self);
-        std::thread::Builder::new()
-            .name("neighbours".into())
-            .spawn(move || let mut routes_changed = false;
+        std::thread::Builder::new().name("neighbours".into()).spawn(move || {
+            let mut routes_changed = false;
             while let Some(news) = follow(&table, &mut changes) {
                 match news {
                     News::Routes => routes_changed = true,
                     News::Quiet if std::mem::take(&mut routes_changed) => rerouted(),
                     News::Quiet | News::Other => {}
                 }
-            })?;
+            }
+        })?;
         Ok(())
     }
 
