@@ -6,8 +6,26 @@ use router::core::path::normalise;
 
 /// Input bytes from 0x80 stand for the spellings that servers disagree about.
 const PIECES: [&str; 20] = [
-    "/", ".", "..", "%2e", "%2F", "%5c", "%c0%ae", "%C0%AF", "%e0%80%ae", "%25", "%00", "%3f", "%23", "%e2%82%ac", "%e9",
-    ";x", "é", "/../", "/./", "//",
+    "/",
+    ".",
+    "..",
+    "%2e",
+    "%2F",
+    "%5c",
+    "%c0%ae",
+    "%C0%AF",
+    "%e0%80%ae",
+    "%25",
+    "%00",
+    "%3f",
+    "%23",
+    "%e2%82%ac",
+    "%e9",
+    ";x",
+    "é",
+    "/../",
+    "/./",
+    "//",
 ];
 
 fuzz_target!(|bytes: &[u8]| {

@@ -231,7 +231,7 @@ impl TcpPacket {
         frame.extend(self.destination.port().to_be_bytes());
         frame.extend(self.seq.to_be_bytes());
         frame.extend(self.ack.to_be_bytes());
-        frame.extend([((20 + self.options.len() / 4 * 4) / 4 << 4) as u8, self.flags]);
+        frame.extend([(((20 + self.options.len() / 4 * 4) / 4) << 4) as u8, self.flags]);
         frame.extend(self.window.to_be_bytes());
         frame.extend([0, 0, 0, 0]);
         frame.extend(&self.options);

@@ -217,9 +217,7 @@ impl Kernel {
 
     /// Packets by reason, summed over CPUs.
     pub fn packets(&self, reason: PacketReason) -> u64 {
-        self.packets
-            .get(&(reason.index() as u32), 0)
-            .map_or(0, |cpus| cpus.iter().fold(0, |sum, count| sum + count))
+        self.packets.get(&(reason.index() as u32), 0).map_or(0, |cpus| cpus.iter().sum())
     }
 
     /// The interfaces that the programs are attached to.

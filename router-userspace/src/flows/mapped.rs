@@ -34,7 +34,7 @@ unsafe impl<T: SharedWithKernel> Sync for Mapped<T> {}
 impl<T: SharedWithKernel> Mapped<T> {
     /// Maps the `len` values of an array map.
     pub fn new(map: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
-        const { assert!(size_of::<T>() % 8 == 0) };
+        const { assert!(size_of::<T>().is_multiple_of(8)) };
         let bytes = len * size_of::<T>();
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe {

@@ -27,17 +27,28 @@ impl fmt::Display for Finding {
     }
 }
 
+/// Runs all checks, also when one fails.
 pub fn run() -> Result<()> {
     setup::ensure(setup::For::Building)?;
-    rules()?;
-    workspace::succeed(workspace::cargo().args(["fmt", "--all", "--check"]))?;
-    let clippy = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
-    workspace::succeed(workspace::cargo().args(clippy))
+    let cargo = |arguments: &[&str]| workspace::succeed(workspace::cargo().args(arguments));
+    let results = [
+        rules(),
+        cargo(&["fmt", "--all", "--check"]),
+        cargo(&["fmt", "--check", "--manifest-path", "fuzz/Cargo.toml"]),
+        cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]),
+    ];
+    let errors: Vec<_> =
+        results.into_iter().filter_map(Result::err).map(|error| format!("{error:#}")).collect();
+    if !errors.is_empty() {
+        bail!("{}", errors.join("; "));
+    }
+    Ok(())
 }
 
 fn rules() -> Result<()> {
     let sources = Source::read_all()?;
     let mut findings = arrows::between_packages()?;
+    findings.extend(edges::without_need(&sources));
     for source in &sources {
         findings.extend(arrows::between_rooms(source));
         findings.extend(edges::unsafe_code(source));
