@@ -19,8 +19,8 @@ const TICK: Duration = Duration::from_millis(1);
 const LATE_CHECK: Duration = Duration::from_millis(20);
 /// An end that acknowledges nothing for this long is gone.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Late bytes are few: they came within microseconds.
-const LATE_BUFFER: usize = 16 * 1024;
+/// Most late bytes fetched at a time.
+const LATE_BUFFER: usize = 64 * 1024;
 
 /// A connection whose sockets are still open.
 #[derive(Debug)]
@@ -79,11 +79,12 @@ impl Ward {
         self.late_checked = now;
         match self.carry(flow) {
             Err(_) => Outlook::Lost,
-            // Late bytes have raised the cuts.
-            Ok(_) if !self.ends.iter().all(End::has_written_all) || !self.all_acknowledged(flow) => {
+            // What was carried is in custody now. It may be acknowledged already, but more may have been waiting behind it.
+            Ok(true) => Outlook::Keep,
+            Ok(false) if !self.ends.iter().all(End::has_written_all) || !self.all_acknowledged(flow) => {
                 Outlook::Keep
             }
-            Ok(_) => Outlook::Free,
+            Ok(false) => Outlook::Free,
         }
     }
 
@@ -113,10 +114,13 @@ impl Ward {
         })
     }
 
-    /// Moves late bytes and a late FIN from each socket to the other.
-    fn carry(&mut self, flow: &Flow) -> io::Result<()> {
+    /// Moves late bytes and a late FIN from each socket to the other. Tells whether there were any.
+    fn carry(&mut self, flow: &Flow) -> io::Result<bool> {
+        let mut carried = false;
         for from in 0..2 {
             let to = 1 - from;
+            // The receiver's acknowledgements of what is carried are our socket's: the cut must say so before they can come.
+            let cut = &flow.translations[to].ack_cut;
             if sockets::unread(self.ends[from].socket.socket())? > 0 {
                 let mut buffer = vec![0; LATE_BUFFER];
                 let read = match self.ends[from].socket.receive(&mut buffer) {
@@ -124,28 +128,27 @@ impl Ward {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                     Err(error) => return Err(error),
                 };
-                // The receiver's acknowledgements of these bytes are our socket's: say so before they can come.
-                let cut = &flow.translations[to].ack_cut;
                 cut.set(cut.get().wrapping_add(read as u32));
                 self.ends[to].unsent.extend_from_slice(&buffer[..read]);
+                carried = true;
             } else if !self.ends[to].fin_wanted {
                 match sockets::peer(self.ends[from].socket.socket())? {
                     Peer::Open => {}
                     Peer::Reset => return Err(io::ErrorKind::ConnectionReset.into()),
                     Peer::Closed => {
-                        let cut = &flow.translations[to].ack_cut;
                         cut.set(cut.get().wrapping_add(1));
                         // In the closing side's own space, as the kernel programs would have noted it.
                         let own = cut.get().wrapping_sub(flow.translations[from].seq_delta.get());
                         flow.progress[from].fin_end.set(own);
                         flow.progress[from].fin_seen.set(1);
                         self.ends[to].fin_wanted = true;
+                        carried = true;
                     }
                 }
             }
             self.ends[to].write()?;
         }
-        Ok(())
+        Ok(carried)
     }
 }
 
@@ -218,5 +221,81 @@ impl Wards {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Ward>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (peer, listener.accept().unwrap().0)
+    }
+
+    /// A ward between two peers whose acknowledgements are recorded before anybody looks.
+    fn ward() -> Option<(TcpStream, TcpStream, Ward, Flow)> {
+        let ((client, ours), (instance, theirs)) = (pair(), pair());
+        let (Ok(ours), Ok(theirs)) = (Repair::enter(ours.into()), Repair::enter(theirs.into())) else {
+            eprintln!("skipped: TCP_REPAIR needs CAP_NET_ADMIN");
+            return None;
+        };
+        let flow = Flow::default();
+        for progress in &flow.progress {
+            progress.max_ack.set(1 << 30);
+        }
+        Some((client, instance, Ward::new(0, ours, theirs, Vec::new()), flow))
+    }
+
+    fn free(ward: &mut Ward, flow: &Flow) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while ward.look(flow, Instant::now()) != Outlook::Free {
+            assert!(Instant::now() < deadline, "the ward is never free");
+        }
+    }
+
+    #[test]
+    fn a_ward_is_not_free_while_late_bytes_wait_even_if_all_is_acknowledged() {
+        let Some((mut client, mut instance, mut ward, flow)) = ward() else { return };
+        let late: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
+        instance.write_all(&late).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut received = vec![0; 200_000];
+            client.read_exact(&mut received).unwrap();
+            (received, client)
+        });
+        free(&mut ward, &flow);
+        assert_eq!(flow.translations[0].ack_cut.get(), 200_000);
+        assert_eq!(reader.join().unwrap().0, late);
+    }
+
+    #[test]
+    fn a_late_fin_is_sent_on_and_noted_as_the_kernel_would() {
+        let Some((client, mut instance, mut ward, flow)) = ward() else { return };
+        flow.translations[0].seq_delta.set(1_000);
+        flow.translations[1].ack_cut.set(5_000);
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        free(&mut ward, &flow);
+        assert_eq!(flow.progress[0].fin_seen.get(), 1);
+        assert_eq!(flow.progress[0].fin_end.get(), 4_001);
+        assert_eq!(instance.read(&mut [0; 1]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_side_that_is_gone_ends_the_ward_with_a_reset_of_the_other() {
+        let Some((client, mut instance, mut ward, flow)) = ward() else { return };
+        socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(client);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while ward.look(&flow, Instant::now()) != Outlook::Lost {
+            assert!(Instant::now() < deadline);
+        }
+        ward.abort(&flow);
+        assert_eq!(instance.read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(flow.progress[0].rst_seen.get(), 1);
     }
 }
