@@ -218,6 +218,32 @@ fn a_forged_acknowledgement_of_what_was_never_sent_does_not_count() {
 }
 
 #[test]
+fn what_our_closed_socket_once_answered_for_makes_no_acknowledgement_true() {
+    let bench = Bench::direct();
+    // After 3 GiB from the instance, the cut lies so far back that it seems to lie ahead.
+    let sent = 3 << 30;
+    bench.flow().progress(Side::Instance).max_seq.set(800 + sent);
+    let client = bench.flow().progress(Side::Client);
+    let acknowledged = client.max_ack.get().wrapping_add(sent);
+    client.max_ack.set(acknowledged);
+    bench.carry(TcpPacket::from_client().ack(acknowledged.wrapping_add(1 << 29)));
+    assert_eq!(client.max_ack.get(), acknowledged);
+}
+
+#[test]
+fn a_window_that_opens_without_a_new_acknowledgement_is_believed() {
+    let bench = Bench::direct();
+    let traits = Translation::pack_traits(FLAG_LIVE | FLAG_DIRECT, 10, 10);
+    bench.flow().translation(Side::Client).traits.set(traits);
+    let acknowledged = bench.flow().progress(Side::Client).max_ack.get();
+    bench.carry(TcpPacket::from_client().ack(acknowledged).window(8_192));
+    // 8 MiB that fill it, and the end, before anything of it is acknowledged.
+    let end = 800 + (8 << 20) - 1;
+    bench.carry(TcpPacket::from_instance().seq(end).flags(FIN | ACK));
+    assert_eq!(bench.flow().progress(Side::Instance).fin_seen.get(), 1);
+}
+
+#[test]
 fn a_syn_on_a_live_tuple_is_the_instances_to_challenge_and_on_a_finished_one_a_new_connection() {
     let bench = Bench::direct();
     let syn = || TcpPacket::from_client().seq(77).flags(SYN).ack(0);

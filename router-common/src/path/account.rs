@@ -5,6 +5,7 @@
 
 use super::parse::Segment;
 use super::sequence::Passage;
+use crate::abi::flow::FLAG_DIRECT;
 use crate::wire::tcp::{ACK, FIN, RST, SYN, seq_before, seq_before_eq};
 
 /// How far beyond a receiver's window, or beyond what this path has seen sent, a number may lie and still be believed. The marks
@@ -26,18 +27,19 @@ pub fn ended(passage: &Passage<'_>, segment: &Segment) -> bool {
 }
 
 /// Moves the sender's acknowledgement mark. An acknowledgement counts only if it is of something that was sent: by the
-/// other side through this path, or by our socket.
+/// other side through this path, or by our socket while there is one. (A cut that was passed long ago seems to lie ahead again after 2 GiB.)
+///
+/// A window may be opened without anything new being acknowledged, and what then fills it is to be believed.
 #[inline(always)]
 pub fn acknowledged(passage: &Passage<'_>, segment: &Segment) {
     if !segment.has(ACK) {
         return;
     }
     let sent = passage.receiver.max_seq.get().wrapping_add(passage.ack_delta);
-    let by_socket = passage.translation.ack_cut.get();
-    let highest = passage.sender.max_ack.get();
-    let acceptable =
-        seq_before_eq(segment.ack, sent.wrapping_add(SLACK)) || seq_before_eq(segment.ack, by_socket);
-    if seq_before_eq(highest, segment.ack) && acceptable {
+    let by_socket =
+        !passage.has(FLAG_DIRECT) && seq_before_eq(segment.ack, passage.translation.ack_cut.get());
+    let acceptable = by_socket || seq_before_eq(segment.ack, sent.wrapping_add(SLACK));
+    if seq_before_eq(passage.sender.max_ack.get(), segment.ack) && acceptable {
         passage.sender.max_ack.set(segment.ack);
         let edge = segment.ack.wrapping_add(passage.window_bytes(segment.window));
         if seq_before(passage.sender.window_edge.get(), edge) {

@@ -48,7 +48,8 @@ impl Tcp {
 
 const _: () = assert!(size_of::<Tcp>() == Tcp::LEN);
 
-/// `a < b` in sequence space (RFC 9293 §3.4): true when `b` is less than 2^31 ahead of `a`.
+/// `a < b` in sequence space (RFC 9293 §3.4): true when `b` is at most 2^31 ahead of `a`. At exactly that distance each is before the
+/// other, as in the common stacks.
 #[inline(always)]
 pub const fn seq_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0

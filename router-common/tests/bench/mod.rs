@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its part of the bench")]
 
+pub mod case;
+pub mod model;
+
 use router_common::abi::flow::{FLAG_DIRECT, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Translation};
 use router_common::abi::key::{FlowKey, FlowRef, Side};
 use router_common::abi::next_hop::NextHop;
@@ -73,12 +76,7 @@ impl Bench {
         let flows = MemoryFlows::default();
         flows.keys.borrow_mut().insert(key(CLIENT, VIP), FlowRef::new(0, Side::Client));
         flows.keys.borrow_mut().insert(key(INSTANCE, SOURCE), FlowRef::new(0, Side::Instance));
-        let next_hops = vec![
-            NextHop::default(),
-            next_hop(TO_CLIENT_INTERFACE, [10, 77, 1, 2], CLIENT_MAC),
-            next_hop(TO_INSTANCE_INTERFACE, [10, 77, 2, 11], INSTANCE_MAC),
-        ];
-        Self { flows: MemoryFlows { flows: vec![flow], next_hops, ..flows } }
+        Self { flows: MemoryFlows { flows: vec![flow], next_hops: next_hops(), ..flows } }
     }
 
     pub fn flow(&self) -> &Flow {
@@ -115,6 +113,15 @@ fn fill(
     diff.replace(old.source, new.source);
     diff.replace(old.destination, new.destination);
     translation.address_diff.set(diff.fold());
+}
+
+/// Both ways out, at the indexes `TO_CLIENT` and `TO_INSTANCE`.
+pub fn next_hops() -> Vec<NextHop> {
+    vec![
+        NextHop::default(),
+        next_hop(TO_CLIENT_INTERFACE, [10, 77, 1, 2], CLIENT_MAC),
+        next_hop(TO_INSTANCE_INTERFACE, [10, 77, 2, 11], INSTANCE_MAC),
+    ]
 }
 
 fn next_hop(interface: u32, address: [u8; 4], mac: [u8; 6]) -> NextHop {
@@ -225,28 +232,62 @@ impl TcpPacket {
         frame.extend([0x12, 0x34, 0x40, 0, 57, 6, 0, 0]);
         frame.extend(self.source.ip().octets());
         frame.extend(self.destination.ip().octets());
-        let ip_checksum = checksum::full(&frame[14..34], 0).to_ne_bytes();
-        frame[24..26].copy_from_slice(&ip_checksum);
         frame.extend(self.source.port().to_be_bytes());
         frame.extend(self.destination.port().to_be_bytes());
         frame.extend(self.seq.to_be_bytes());
         frame.extend(self.ack.to_be_bytes());
-        frame.extend([(((20 + self.options.len() / 4 * 4) / 4) << 4) as u8, self.flags]);
+        frame.extend([((5 + self.options.len() / 4) << 4) as u8, self.flags]);
         frame.extend(self.window.to_be_bytes());
         frame.extend([0, 0, 0, 0]);
         frame.extend(&self.options);
         frame.extend(&self.payload);
-        let tcp_checksum = checksum::full(&frame[34..], pseudo_header(&frame)).to_ne_bytes();
-        frame[50..52].copy_from_slice(&tcp_checksum);
+        set_checksums(&mut frame);
         frame
     }
 }
 
-fn pseudo_header(frame: &[u8]) -> u64 {
-    let length = (u16::from_be_bytes([frame[16], frame[17]]) - 20).to_be_bytes();
+/// Computes both checksums of an unpadded TCP packet over all of it.
+pub fn set_checksums(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let checksum = ip_sum(frame).to_ne_bytes();
+    frame[24..26].copy_from_slice(&checksum);
+    frame[50..52].fill(0);
+    let checksum = tcp_sum(frame).to_ne_bytes();
+    frame[50..52].copy_from_slice(&checksum);
+}
+
+/// Sets both checksums of `after` such that they are as right, or as wrong by as much, as those of `before`.
+pub fn keep_checksum_error(before: &[u8], after: &mut [u8]) {
+    for (at, sum) in [(24, ip_sum as fn(&[u8]) -> u16), (50, tcp_sum)] {
+        let error = sum(before);
+        after[at..at + 2].fill(0);
+        // The complement of a sum is its negative. Of the two zeros, a checksum is the one that a sender would write.
+        let checksum = !checksum::full(&[sum(after).to_ne_bytes(), (!error).to_ne_bytes()].concat(), 0);
+        let checksum = if checksum == 0xffff { 0 } else { checksum };
+        after[at..at + 2].copy_from_slice(&checksum.to_ne_bytes());
+    }
+}
+
+/// What both checksums of a frame are wrong by: 0 where they hold.
+pub fn checksum_errors(frame: &[u8]) -> [u16; 2] {
+    [ip_sum(frame), tcp_sum(frame)]
+}
+
+fn ip_sum(frame: &[u8]) -> u16 {
+    checksum::full(&frame[14..34], 0)
+}
+
+fn tcp_sum(frame: &[u8]) -> u16 {
+    let end = match u16::from_be_bytes([frame[16], frame[17]]) {
+        // More than 64 KiB.
+        0 => frame.len(),
+        length => 14 + usize::from(length),
+    };
+    let length = (end - 34) as u16;
     let mut pseudo = frame[26..34].to_vec();
-    pseudo.extend([0, frame[23], length[0], length[1]]);
-    !checksum::full(&pseudo, 0) as u64
+    pseudo.extend([0, frame[23]]);
+    pseudo.extend(length.to_be_bytes());
+    checksum::full(&frame[34..end], !checksum::full(&pseudo, 0) as u64)
 }
 
 /// What a receiver reads.
@@ -287,8 +328,6 @@ impl Outcome {
                 _ => {}
             }
         }
-        let ip_holds = checksum::full(&self.after[14..34], 0) == 0;
-        let tcp_holds = checksum::full(&self.after[34..], pseudo_header(&self.after)) == 0;
         Parsed {
             source: format!("{}:{}", header.source_addr(), tcp.source_port()),
             destination: format!("{}:{}", header.destination_addr(), tcp.destination_port()),
@@ -301,7 +340,7 @@ impl Outcome {
             sack,
             payload: tcp.payload().to_vec(),
             ethernet_destination: self.after[..6].try_into().unwrap(),
-            checksums_hold: ip_holds && tcp_holds,
+            checksums_hold: checksum_errors(&self.after) == [0, 0],
         }
     }
 }
