@@ -24,6 +24,11 @@ impl Connection {
         let stream = lab
             .inside(host, || TcpStream::connect_timeout(&target, PATIENCE))
             .map_err(io::Error::other)??;
+        Self::over(stream)
+    }
+
+    /// Over a stream that is connected already.
+    pub fn over(stream: TcpStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;

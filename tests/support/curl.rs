@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -36,6 +37,34 @@ impl Curl {
         command.args(["--silent", "--include", "--max-time", "60", "--noproxy", "*"]);
         command.env_clear();
         Self { command }
+    }
+
+    /// curl on the client for large bodies, which go from file to file.
+    pub fn for_files(lab: &Lab) -> Self {
+        let mut command = lab.command(Host::Client, "curl");
+        command.args(["--silent", "--show-error", "--max-time", "120", "--noproxy", "*"]);
+        command.args(["--write-out", "%{http_code}"]);
+        command.env_clear();
+        Self { command }
+    }
+
+    /// Stores the body of a reply in `file`. Returns the status; an error is what curl said.
+    pub fn download(self, url: impl AsRef<OsStr>, file: &Path) -> Result<u16, String> {
+        self.arg("--output").arg(file).transfer(url)
+    }
+
+    /// Sends `file` as the body of a PUT.
+    pub fn upload(self, file: &Path, url: impl AsRef<OsStr>) -> Result<u16, String> {
+        self.arg("--output").arg("/dev/null").arg("--upload-file").arg(file).transfer(url)
+    }
+
+    fn transfer(self, url: impl AsRef<OsStr>) -> Result<u16, String> {
+        let output = self.arg(url).command.output().expect("curl starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        match text.trim().parse() {
+            Ok(status) if output.status.success() => Ok(status),
+            _ => Err(format!("{}: {text} {}", output.status, String::from_utf8_lossy(&output.stderr))),
+        }
     }
 
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {

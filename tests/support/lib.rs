@@ -9,10 +9,13 @@ mod curl;
 pub mod lab;
 pub mod peer;
 pub mod router;
+pub mod scene;
+pub mod tcp;
 mod test_lab;
 
 pub use connection::Connection;
 pub use curl::{Curl, Reply};
 pub use peer::Peer;
 pub use router::Router;
+pub use scene::{Entry, Scene};
 pub use test_lab::TestLab;

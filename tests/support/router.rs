@@ -19,6 +19,7 @@ pub struct Router {
     lab: Lab,
     child: Child,
     directory: PathBuf,
+    arguments: Vec<String>,
 }
 
 /// The settings that place a router in the lab; a story adds listeners, pools and rules.
@@ -56,17 +57,31 @@ impl Router {
     /// # Panics
     /// With its log, if it ends or does not serve within 20 seconds.
     pub fn start(lab: &Lab, configuration: &str) -> Self {
+        Self::start_with(lab, configuration, &[])
+    }
+
+    /// The same, with further arguments; a restart uses them too.
+    pub fn start_with(lab: &Lab, configuration: &str, arguments: &[&str]) -> Self {
         let directory = directory(lab);
         fs::create_dir_all(directory.join("state")).expect("the state directory can be made");
         fs::write(directory.join("router.toml"), configuration).expect("the configuration can be written");
-        let mut router = Self { lab: lab.clone(), child: spawn(lab, &directory), directory };
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let child = spawn(lab, &directory, &arguments);
+        let mut router = Self { lab: lab.clone(), child, directory, arguments };
         router.wait_until_it_serves();
         router
     }
 
     /// Starts routerd again with the same files, after [`kill`](Self::kill) or [`stop`](Self::stop).
     pub fn restart(&mut self) {
-        self.child = spawn(&self.lab, &self.directory);
+        self.child = spawn(&self.lab, &self.directory, &self.arguments);
+        self.wait_until_it_serves();
+    }
+
+    /// The same, once with other arguments.
+    pub fn restart_with(&mut self, arguments: &[&str]) {
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        self.child = spawn(&self.lab, &self.directory, &arguments);
         self.wait_until_it_serves();
     }
 
@@ -198,12 +213,13 @@ impl Drop for Router {
     }
 }
 
-fn spawn(lab: &Lab, directory: &Path) -> Child {
+fn spawn(lab: &Lab, directory: &Path, arguments: &[String]) -> Child {
     let log = File::options().create(true).append(true).open(directory.join("routerd.log"));
     let log = log.expect("the log can be opened");
     lab.command(Host::Gateway, binary("routerd"))
         .arg("--config")
         .arg(directory.join("router.toml"))
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a descriptor is free"))
         .stderr(log)

@@ -29,7 +29,8 @@ pub struct Ward {
     /// In the order of `Side`: the client's socket and the instance's.
     ends: [End; 2],
     since: Instant,
-    late_checked: Instant,
+    /// When both queues were last seen to be empty.
+    queues_empty: Option<Instant>,
 }
 
 /// One socket, and what is still to be written to it.
@@ -62,7 +63,7 @@ impl Ward {
             slot,
             ends: [end(client, Vec::new()), end(instance, to_instance)],
             since: now,
-            late_checked: now,
+            queues_empty: None,
         }
     }
 
@@ -73,18 +74,22 @@ impl Ward {
         }
         let acknowledged = self.all_acknowledged(flow);
         let idle = self.ends.iter().all(End::has_written_all);
-        if idle && !acknowledged && now.duration_since(self.late_checked) < LATE_CHECK {
+        let looked = self.queues_empty.is_some_and(|seen| now.duration_since(seen) < LATE_CHECK);
+        if idle && !acknowledged && looked {
             return Outlook::Keep;
         }
-        self.late_checked = now;
         match self.carry(flow) {
             Err(_) => Outlook::Lost,
             // What was carried is in custody now. It may be acknowledged already, but more may have been waiting behind it.
-            Ok(true) => Outlook::Keep,
-            Ok(false) if !self.ends.iter().all(End::has_written_all) || !self.all_acknowledged(flow) => {
+            Ok(true) => {
+                self.queues_empty = None;
                 Outlook::Keep
             }
-            Ok(false) => Outlook::Free,
+            Ok(false) => {
+                self.queues_empty = Some(now);
+                let over = self.ends.iter().all(End::has_written_all) && self.all_acknowledged(flow);
+                if over { Outlook::Free } else { Outlook::Keep }
+            }
         }
     }
 

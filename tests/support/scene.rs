@@ -1,0 +1,195 @@
+//! A router with one listener for each way of carrying connections: what most stories about carrying need.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::counters::{checksum_errors, paws_drops};
+use crate::lab::{Host, VIP};
+use crate::{Connection, Router, TestLab, router};
+
+/// A listener of the scene.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// `offload = "handoff"`, on port 80.
+    Handoff,
+    /// `offload = "auto"`, on port 81.
+    Auto,
+    /// `offload = "relay"`, on port 82.
+    Relay,
+}
+
+impl Entry {
+    /// Those whose connections become flows.
+    pub const OFFLOADING: [Self; 2] = [Self::Handoff, Self::Auto];
+
+    pub fn address(self) -> SocketAddr {
+        let port = match self {
+            Self::Handoff => 80,
+            Self::Auto => 81,
+            Self::Relay => 82,
+        };
+        SocketAddr::new(VIP.into(), port)
+    }
+
+    pub fn url(self, path: &str) -> String {
+        format!("http://{}{path}", self.address())
+    }
+}
+
+/// Where a [`Peer`](crate::Peer) of the scene listens, on backend 1; it gets the requests under `/peer`.
+pub const PEER_PORT: u16 = 8081;
+
+/// Every backend's nginx is an instance of the pool `nginx`, which gets all other requests.
+#[derive(Debug)]
+pub struct Scene {
+    // Ends before its lab does.
+    pub router: Router,
+    pub lab: TestLab,
+}
+
+impl Scene {
+    /// A lab with this many backends, and the router in it.
+    pub fn with_backends(backends: u8) -> Self {
+        Self::with_settings(backends, "", &[])
+    }
+
+    /// `datapath` are further lines of that table; `arguments` are routerd's.
+    pub fn with_settings(backends: u8, datapath: &str, arguments: &[&str]) -> Self {
+        let lab = TestLab::with_backends(backends);
+        let configuration = router::configuration(&lab, "", datapath, &rest(backends));
+        let router = Router::start_with(&lab, &configuration, arguments);
+        Self { router, lab }
+    }
+
+    pub fn connect(&self, entry: Entry) -> Connection {
+        Connection::open(&self.lab, Host::Client, &entry.address().to_string()).expect("the router accepts")
+    }
+
+    /// The flows that the router shows, with one client's address or all.
+    pub fn flows(&self, client: Option<SocketAddr>) -> Vec<Value> {
+        let mut arguments = vec!["flows".to_owned()];
+        arguments.extend(client.map(|client| format!("--client={client}")));
+        let answer = self.router.ctl(arguments);
+        answer["flows"].as_array().expect("routerctl prints flows").clone()
+    }
+
+    /// The connection's flow, as soon as there is one.
+    ///
+    /// # Panics
+    /// If the connection is not handed off within some seconds.
+    pub fn flow_of(&self, connection: &Connection) -> Value {
+        let client = connection.local_address();
+        let mut found = None;
+        self.router.eventually(Duration::from_secs(10), "the connection is handed off", |_| {
+            found = self.flows(Some(client)).pop();
+            found.is_some()
+        });
+        found.expect("the loop ends with one")
+    }
+
+    /// `(handed off, relayed)` so far.
+    pub fn carried(&self) -> (u64, u64) {
+        let status = self.router.ctl(["status"]);
+        let count = |name: &str| status["connections"][name].as_u64().expect("the status has this count");
+        (count("handed_off"), count("relayed"))
+    }
+
+    /// Live sessions of all pools.
+    pub fn sessions(&self) -> u64 {
+        let status = self.router.ctl(["status"]);
+        let pools = status["pools"].as_array().expect("the status has pools");
+        pools.iter().map(|pool| pool["sessions"].as_u64().expect("a pool has sessions")).sum()
+    }
+
+    /// Waits until no flow and no session is left.
+    pub fn comes_to_rest(&self) {
+        self.router.eventually(Duration::from_secs(20), "every flow and session ends", |router| {
+            router.ctl(["flows", "--count"])["count"] == 0 && self.sessions() == 0
+        });
+    }
+
+    /// # Panics
+    /// If a host has discarded a segment because of its timestamps or its checksum: the packet path has rewritten it wrongly.
+    pub fn assert_no_segment_was_spoiled(&self) {
+        for host in self.lab.hosts().into_iter().filter(|host| *host != Host::Switch) {
+            let counts = (paws_drops(&self.lab, host), checksum_errors(&self.lab, host));
+            assert_eq!(counts, (0, 0), "PAWSEstab and InCsumErrors on {host}");
+        }
+    }
+
+    /// Loss of this many of a thousand packets, on arrival at the client and at every backend.
+    pub fn lose(&self, permille: u16) {
+        for host in self.lab.hosts().into_iter().filter(|host| !matches!(host, Host::Switch | Host::Gateway))
+        {
+            self.lab.lose(host, permille).expect("nft drops packets");
+        }
+    }
+}
+
+fn rest(backends: u8) -> String {
+    let mut text = String::new();
+    for (entry, name) in [(Entry::Handoff, "handoff"), (Entry::Auto, "auto"), (Entry::Relay, "relay")] {
+        let address = entry.address();
+        text.push_str(&format!(
+            "[[listener]]\nname = \"{name}\"\naddress = \"{address}\"\noffload = \"{name}\"\n\n"
+        ));
+    }
+    text.push_str("[[pool]]\nname = \"nginx\"\n\n");
+    for number in 1..=backends {
+        let last = 10 + number;
+        text.push_str(&format!(
+            "[[pool.instance]]\nname = \"nginx{number}\"\naddress = \"10.77.2.{last}:80\"\n\n"
+        ));
+    }
+    text.push_str(&format!(
+        r#"[[pool]]
+name = "peer"
+
+[[pool.instance]]
+name = "peer1"
+address = "10.77.2.11:{PEER_PORT}"
+
+[[rule]]
+name = "peer"
+match = 'PathPrefix("/peer")'
+pool = "peer"
+
+[default_rule]
+pools = ["nginx"]
+"#
+    ));
+    text
+}
+
+/// Whether a file begins with the other, which is `length` bytes long.
+pub fn is_prefix(prefix: &Path, length: u64, of: &Path) -> io::Result<bool> {
+    let (mut prefix, mut of) = (File::open(prefix)?, File::open(of)?);
+    if prefix.metadata()?.len() != length {
+        return Ok(false);
+    }
+    let (mut left, mut right) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let mut rest = length;
+    while rest > 0 {
+        let part = rest.min(left.len() as u64) as usize;
+        prefix.read_exact(&mut left[..part])?;
+        of.read_exact(&mut right[..part])?;
+        if left[..part] != right[..part] {
+            return Ok(false);
+        }
+        rest -= part as u64;
+    }
+    Ok(true)
+}
+
+/// Bytes that differ at every place: nothing can be lost, repeated or swapped unnoticed.
+pub fn pattern(length: usize) -> Vec<u8> {
+    let words = (1..).map(|number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    let mut bytes: Vec<u8> = words.take(length.div_ceil(8)).flatten().collect();
+    bytes.truncate(length);
+    bytes
+}
