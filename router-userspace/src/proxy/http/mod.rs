@@ -97,6 +97,9 @@ pub fn parse(head: &[u8]) -> Result<HttpHead<'_>, RefuseReason> {
     let version = if minor == 0 { HttpVersion::Http10 } else { HttpVersion::Http11 };
     let headers: Vec<Header<'_>> =
         request.headers.iter().map(|field| Header { name: field.name, value: field.value }).collect();
+    if headers.iter().any(|field| frames(field.name) && raw_value(head, field).contains(&b'\t')) {
+        return Err(RefuseReason::BadRequest);
+    }
     let fields = Fields::read(version, &headers)?;
     let target = Target::parse(method, target)?;
     if version == HttpVersion::Http11 && fields.host.is_none() {
@@ -113,6 +116,21 @@ pub fn parse(head: &[u8]) -> Result<HttpHead<'_>, RefuseReason> {
         headers,
         fields,
     })
+}
+
+/// Fields around whose value not every server takes a tab for white space.
+fn frames(name: &str) -> bool {
+    matches!(name.len(), 4 | 14 | 17)
+        && ["host", "content-length", "transfer-encoding"]
+            .iter()
+            .any(|framing| name.eq_ignore_ascii_case(framing))
+}
+
+/// What stands between the field's colon and the end of its line.
+fn raw_value<'a>(head: &'a [u8], field: &Header<'_>) -> &'a [u8] {
+    let behind_name = &head[rewrite::offset(head, field.name.as_bytes()) + field.name.len()..];
+    let end = behind_name.iter().position(|byte| *byte == b'\r').unwrap_or(behind_name.len());
+    &behind_name[..end]
 }
 
 /// Whether the request line carries no version.

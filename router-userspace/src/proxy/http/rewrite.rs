@@ -87,6 +87,6 @@ fn withdraw_h2c(head: &[u8], parsed: &HttpHead<'_>) -> Vec<u8> {
 }
 
 /// Where `part`, a slice of `head`, starts.
-fn offset(head: &[u8], part: &[u8]) -> usize {
+pub(super) fn offset(head: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - head.as_ptr() as usize
 }

@@ -47,7 +47,7 @@ fn is_name(host: &str) -> bool {
     let labels = host.strip_suffix('.').unwrap_or(host);
     labels.split('.').all(|label| {
         !label.is_empty()
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~'))
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     })
 }
 
@@ -89,7 +89,11 @@ impl<'a> Target<'a> {
             } else {
                 return Err(RefuseReason::BadRequest);
             };
-            let (authority, origin) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+            // `http://a?b` is a URI too, but not to every server; nor is a name with an underscore.
+            let (authority, origin) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            if authority.contains('_') {
+                return Err(RefuseReason::BadRequest);
+            }
             let authority = Authority::parse(authority).ok_or(RefuseReason::BadRequest)?;
             return Ok(Self::from_origin(origin, Some((authority, default_port))));
         }
@@ -180,8 +184,7 @@ mod tests {
         assert_eq!(target.host(Some(b"example.com:81")), Err(RefuseReason::BadRequest));
         assert_eq!(target.host(Some(b"other.com")), Err(RefuseReason::BadRequest));
         assert_eq!(Target::parse("GET", "http://a").unwrap().path, "/");
-        let no_path = Target::parse("GET", "HTTP://a?x").unwrap();
-        assert_eq!((no_path.path, no_path.query), ("/", Some("x")));
+        assert_eq!(Target::parse("GET", "HTTP://a:1").unwrap().path, "/");
     }
 
     #[test]
@@ -196,6 +199,8 @@ mod tests {
             ("GET", "http://", RefuseReason::BadRequest),
             ("GET", "http:///x", RefuseReason::BadRequest),
             ("GET", "http://u@a/", RefuseReason::BadRequest),
+            ("GET", "http://a?x", RefuseReason::BadRequest),
+            ("GET", "http://a_b/", RefuseReason::BadRequest),
             ("GET", "?x=1", RefuseReason::BadRequest),
         ] {
             assert_eq!(Target::parse(method, target), Err(reason), "{method} {target}");

@@ -193,6 +193,16 @@ fn host_missing_repeated_malformed_or_at_odds_with_the_target() {
     ] {
         assert_eq!(refused(text), RefuseReason::BadRequest, "{text:?}");
     }
+    for field in
+        ["Host:\ta", "Host: a\t", "Host: a\r\nContent-Length: 1\t", "Host: a\r\nTransfer-Encoding:\tchunked"]
+    {
+        let head = format!("GET / HTTP/1.1\r\n{field}\r\n\r\n");
+        assert_eq!(
+            refused(&head),
+            RefuseReason::BadRequest,
+            "a tab is not white space to everybody: {head:?}"
+        );
+    }
     assert_eq!(accepted("GET / HTTP/1.0\r\n\r\n").host, None);
     assert_eq!(accepted("GET http://A/x HTTP/1.1\r\nHost: a\r\n\r\n").host, Some("A"));
 }
