@@ -1,6 +1,6 @@
 //! Packets as pictures: what comes in, what happens, what goes out. One sentence names each case.
 
-mod bench;
+pub mod bench;
 
 use bench::{Bench, CLIENT_ISN_DELTA, Outcome, TcpPacket};
 use router_common::abi::flow::{FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_LIVE, Translation};
@@ -305,4 +305,43 @@ fn a_super_packet_of_more_than_64_kib_is_measured_by_its_own_length() {
     let out = bench.carry_frame(frame);
     assert!(matches!(out.verdict, Verdict::Redirect { .. }));
     assert_eq!(bench.flow().progress(Side::Client).bytes.get(), 70_040);
+}
+
+macro_rules! pictures {
+    ($($name:ident,)*) => { &[$((stringify!($name), $name),)*] };
+}
+
+/// Every picture, to be told once more where the kernel programs carry the packets.
+pub const ALL: &[(&str, fn())] = pictures![
+    data_from_the_client_becomes_data_from_our_source_address,
+    data_from_the_instance_becomes_data_from_the_vip,
+    both_forms_of_zero_length_and_odd_payloads_keep_their_checksum,
+    an_unknown_tuple_goes_up_untouched,
+    timestamps_continue_our_sockets_clock_and_echo_the_other_sides,
+    sack_edges_go_back_to_the_instances_own_numbers,
+    options_in_an_unusual_order_at_an_odd_offset_are_translated_too,
+    timestamps_that_the_instance_did_not_agree_become_nops,
+    malformed_options_drop_the_packet_unchanged,
+    a_window_is_rescaled_rounded_down_and_never_closed_by_rounding,
+    an_acknowledgement_of_bytes_in_custody_goes_to_our_socket,
+    data_and_fin_are_translated_whatever_they_acknowledge,
+    a_repeated_head_goes_to_our_socket_until_the_instance_has_the_new_one,
+    an_unresolved_next_hop_is_left_to_the_kernel,
+    only_a_reset_that_the_receiver_would_believe_ends_the_flow,
+    a_fin_far_outside_the_window_does_not_count,
+    a_fin_behind_which_data_follows_was_forged,
+    a_forged_acknowledgement_of_what_was_never_sent_does_not_count,
+    what_our_closed_socket_once_answered_for_makes_no_acknowledgement_true,
+    a_window_that_opens_without_a_new_acknowledgement_is_believed,
+    a_syn_on_a_live_tuple_is_the_instances_to_challenge_and_on_a_finished_one_a_new_connection,
+    what_cannot_name_its_flow_goes_up_untouched,
+    padding_behind_a_short_datagram_is_not_payload,
+    a_freed_slot_carries_nothing,
+    a_super_packet_of_more_than_64_kib_is_measured_by_its_own_length,
+];
+
+#[test]
+fn no_picture_is_missing_from_the_list() {
+    let tests = include_str!("pictures.rs").lines().filter(|line| *line == "#[test]").count();
+    assert_eq!(ALL.len() + 1, tests);
 }

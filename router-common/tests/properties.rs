@@ -207,13 +207,13 @@ proptest! {
 
 /// The options up to where their lengths become impossible.
 fn found_before_an_error(options: &[u8]) -> Vec<(u8, usize, usize)> {
-    (0..=options.len()).rev().find_map(|len| model::walk(&options[..len]).ok()).unwrap_or_default()
+    (0..=options.len()).rev().find_map(|len| model::walk(&options[..len])).unwrap_or_default()
 }
 
 /// Where the echo of the last timestamps option lies in a frame.
 fn timestamp_echo(frame: &[u8]) -> Option<usize> {
     let end = 34 + usize::from(frame[46] >> 4) * 4;
-    let options = model::walk(&frame[54..end]).ok()?;
+    let options = model::walk(&frame[54..end])?;
     let timestamps = options.iter().rfind(|(kind, _, length)| (*kind, *length) == (8, 8));
     timestamps.map(|(_, at, _)| 54 + at + 4)
 }

@@ -6,6 +6,7 @@
 mod connection;
 pub mod counters;
 mod curl;
+pub mod datapath;
 pub mod lab;
 pub mod peer;
 pub mod router;
@@ -15,6 +16,7 @@ mod test_lab;
 
 pub use connection::Connection;
 pub use curl::{Curl, Reply};
+pub use datapath::Datapath;
 pub use peer::Peer;
 pub use router::Router;
 pub use scene::{Entry, Scene};

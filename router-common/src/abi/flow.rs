@@ -24,7 +24,7 @@ pub const FLAG_ERASE_TIMESTAMPS: u32 = 1 << 3;
 
 /// How the packets of one sender become packets of the other leg. Written by the daemon.
 #[repr(C, align(64))]
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Translation {
     /// New source address, network byte order; IPv4 uses the first word.
     pub source: [Shared32; 4],
@@ -59,7 +59,7 @@ impl Translation {
 
 /// How far one sender has come. Written by the kernel.
 #[repr(C, align(64))]
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Progress {
     /// Monotonic time of the last translated packet, in ns.
     pub last_seen: Shared64,
@@ -88,7 +88,7 @@ pub struct Progress {
 
 /// One slot of the flow array.
 #[repr(C, align(64))]
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Flow {
     pub translations: [Translation; 2],
     pub progress: [Progress; 2],

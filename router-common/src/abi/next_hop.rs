@@ -9,7 +9,7 @@ use super::shared::Shared32;
 ///
 /// An update of the addresses is not atomic: the daemon clears `resolved` first, writes, and sets it again.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NextHop {
     /// Interface index; 0 marks an unused entry.
     pub interface: Shared32,

@@ -37,6 +37,13 @@ macro_rules! shared {
             }
         }
 
+        /// A copy of what the word holds now.
+        impl Clone for $name {
+            fn clone(&self) -> Self {
+                Self::new(self.get())
+            }
+        }
+
         #[doc = concat!("A shared `", stringify!($int), "`.")]
         #[cfg(target_arch = "bpf")]
         #[repr(transparent)]
@@ -49,6 +56,10 @@ macro_rules! shared {
 
         #[cfg(target_arch = "bpf")]
         impl $name {
+            pub const fn new(value: $int) -> Self {
+                Self(core::cell::UnsafeCell::new(value))
+            }
+
             #[inline(always)]
             pub fn get(&self) -> $int {
                 // SAFETY: valid and aligned, being a reference; see the `Sync` note.

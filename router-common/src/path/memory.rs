@@ -78,7 +78,7 @@ impl Packet for Frame {
 }
 
 /// A flow table of ordinary collections.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct MemoryFlows {
     pub keys: RefCell<HashMap<FlowKey, FlowRef>>,
     pub flows: Vec<Flow>,

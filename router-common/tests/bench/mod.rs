@@ -5,6 +5,8 @@
 pub mod case;
 pub mod model;
 
+use std::cell::RefCell;
+
 use router_common::abi::flow::{FLAG_DIRECT, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Translation};
 use router_common::abi::key::{FlowKey, FlowRef, Side};
 use router_common::abi::next_hop::NextHop;
@@ -33,10 +35,24 @@ const VIP: &str = "10.77.1.10:80";
 const SOURCE: &str = "10.77.2.1:20000";
 const INSTANCE: &str = "10.77.2.11:80";
 
+/// Sees a table and the frame that it is about to meet.
+pub type Witness = Box<dyn Fn(&MemoryFlows, &[u8])>;
+
+thread_local! {
+    static WITNESS: RefCell<Option<Witness>> = const { RefCell::new(None) };
+}
+
+/// From now on shows every packet on this thread's benches to `witness`, before it is carried.
+pub fn show_to(witness: Witness) {
+    WITNESS.set(Some(witness));
+}
+
+#[derive(Debug)]
 pub struct Bench {
     pub flows: MemoryFlows,
 }
 
+#[derive(Debug)]
 pub struct Outcome {
     pub verdict: Verdict,
     pub before: Vec<u8>,
@@ -88,6 +104,11 @@ impl Bench {
     }
 
     pub fn carry_frame(&self, before: Vec<u8>) -> Outcome {
+        WITNESS.with_borrow(|witness| {
+            if let Some(witness) = witness {
+                witness(&self.flows, &before);
+            }
+        });
         let mut frame = Frame(before.clone());
         let verdict = path::carry(&mut frame, &self.flows, &StoppedClock(NOW));
         Outcome { verdict, before, after: frame.0 }
@@ -291,6 +312,7 @@ fn tcp_sum(frame: &[u8]) -> u16 {
 }
 
 /// What a receiver reads.
+#[derive(Debug)]
 pub struct Parsed {
     pub source: String,
     pub destination: String,

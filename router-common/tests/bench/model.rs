@@ -107,8 +107,8 @@ fn take_apart(frame: &[u8]) -> Result<Parts<'_>, PacketReason> {
     Ok(Parts { ip, tcp, datagram_length, payload_length })
 }
 
-/// The options as (kind, offset of the value, length of the value); an error where one's length is impossible.
-pub fn walk(options: &[u8]) -> Result<Vec<(u8, usize, usize)>, ()> {
+/// The options as (kind, offset of the value, length of the value); `None` where the length of one is impossible.
+pub fn walk(options: &[u8]) -> Option<Vec<(u8, usize, usize)>> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < options.len() && options[at] != 0 {
@@ -116,14 +116,14 @@ pub fn walk(options: &[u8]) -> Result<Vec<(u8, usize, usize)>, ()> {
             at += 1;
             continue;
         }
-        let length = usize::from(*options.get(at + 1).ok_or(())?);
+        let length = usize::from(*options.get(at + 1)?);
         if length < 2 || at + length > options.len() {
-            return Err(());
+            return None;
         }
         found.push((options[at], at + 2, length - 2));
         at += length;
     }
-    Ok(found)
+    Some(found)
 }
 
 /// Of repeated options the last counts.
@@ -229,7 +229,7 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
         }
     }
 
-    let Ok(options) = walk(tcp.options()) else {
+    let Some(options) = walk(tcp.options()) else {
         return stays(Verdict::Drop(PacketReason::BadTcpOptions), Some(marks));
     };
     let mut out = frame.to_vec();

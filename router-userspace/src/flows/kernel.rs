@@ -26,8 +26,8 @@ use router_common::abi::reason::PacketReason;
 
 use super::mapped::Mapped;
 
-/// The compiled kernel programs.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/router"));
+/// The compiled kernel programs, as an ELF object.
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/router"));
 
 /// Next hops that can be known at a time.
 const MAX_NEXT_HOPS: u32 = 4096;

@@ -1,0 +1,255 @@
+//! The packet path is written once and compiled twice. Here the loaded kernel programs and the host's build meet the same packets and
+//! must agree on every byte, every verdict and every mark.
+
+#[path = "../../router-common/tests/pictures.rs"]
+mod pictures;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use pictures::bench::case::Case;
+use pictures::bench::model::Marks;
+use pictures::bench::{self, TcpPacket};
+use router_common::abi::flow::{FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_LIVE, FLAG_TIMESTAMPS};
+use router_common::abi::key::{FlowKey, Side};
+use router_common::abi::reason::PacketReason;
+use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
+use router_common::path::parse::parse;
+use router_common::path::syn_options::erase;
+use router_common::path::{self, Verdict};
+use support::Datapath;
+use support::datapath::{
+    LONGEST_FRAME, Ran, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, monotonic_now, runs,
+};
+
+/// The coarse clock lags by up to a tick; the slowest kernels tick at 100 Hz.
+const TICK: u64 = 10_000_000;
+
+/// Runs one frame through both builds; `table` is what it meets and stays as it is.
+fn compare(datapath: &Datapath, table: &MemoryFlows, frame: &[u8]) {
+    datapath.hold(table).unwrap();
+    let counted_before = datapath.packets().unwrap();
+    let began = monotonic_now();
+    let ran = datapath.ingress(frame).unwrap();
+    let ended = monotonic_now();
+    let counted = datapath.packets().unwrap();
+    let flow = datapath.flow(0).unwrap();
+
+    // The host's clock stands where the kernel's stood, as far as the kernel has shown it.
+    let now = match shown_milliseconds(table, &flow, frame) {
+        Some(shown) => {
+            let first = began / 1_000_000;
+            let passed = shown.wrapping_sub(first as u32);
+            assert!(
+                u64::from(passed) <= ended / 1_000_000 - first,
+                "the timestamps' clock is off by {passed} ms"
+            );
+            (first + u64::from(passed)) * 1_000_000
+        }
+        None => began,
+    };
+    let host = table.clone();
+    let mut packet = Frame(frame.to_vec());
+    let verdict = path::carry(&mut packet, &host, &StoppedClock(now));
+
+    assert_eq!(ran.frame, packet.0, "the bytes differ");
+    assert_eq!(ran.action, action(verdict), "{verdict:?}");
+    let mut expected = counted_before;
+    expected[verdict.reason().index()] += 1;
+    assert_eq!(counted, expected, "one packet is counted, as {:?}", verdict.reason());
+    let (mut kernel, mut host_marks) = (Marks::of(&flow), Marks::of(&host.flows[0]));
+    let old = Marks::of(&table.flows[0]);
+    for ((kernel, host), old) in kernel.iter_mut().zip(&mut host_marks).zip(&old) {
+        if host.last_seen != old.last_seen {
+            assert!((began.saturating_sub(TICK)..=ended).contains(&kernel.last_seen));
+            kernel.last_seen = host.last_seen;
+        }
+    }
+    assert_eq!(kernel, host_marks, "the marks differ");
+    let keys = |keys: Vec<FlowKey>| keys.into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(keys(datapath.keys().unwrap()), keys(host.keys.borrow().keys().copied().collect()));
+}
+
+fn action(verdict: Verdict) -> i32 {
+    match verdict {
+        Verdict::Pass(_) => TC_ACT_UNSPEC,
+        Verdict::Drop(_) => TC_ACT_SHOT,
+        Verdict::Redirect { .. } | Verdict::Resolve { .. } => TC_ACT_REDIRECT,
+    }
+}
+
+/// The time at which the kernel has fixed a timestamp delta, if it has.
+fn shown_milliseconds(
+    table: &MemoryFlows,
+    after: &router_common::abi::flow::Flow,
+    frame: &[u8],
+) -> Option<u32> {
+    let side = [Side::Client, Side::Instance].into_iter().find(|side| {
+        let (old, new) = (table.flows[0].progress(*side), after.progress(*side));
+        old.timestamp_delta.get() != new.timestamp_delta.get()
+    })?;
+    let options =
+        bench::model::walk(&frame[54..34 + usize::from(frame[46] >> 4) * 4]).expect("they were translated");
+    let (_, at, _) =
+        options.iter().rfind(|(kind, _, length)| (*kind, *length) == (8, 8)).expect("there are timestamps");
+    let value = u32::from_be_bytes(frame[54 + at..58 + at].try_into().unwrap());
+    let ours = after.progress(side).timestamp_delta.get().wrapping_add(value);
+    Some(ours.wrapping_sub(after.translation(side).clock_offset.get()).wrapping_sub(1))
+}
+
+/// Bytes that are the same in every run (splitmix64).
+struct Seeded(u64);
+
+impl Seeded {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let words = self.next() % 160;
+        (0..words).flat_map(|_| self.next().to_ne_bytes()).collect()
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn every_picture_looks_the_same_in_the_kernel() {
+    let datapath = Rc::new(Datapath::load().unwrap());
+    let shown = Rc::new(Cell::new(0));
+    bench::show_to(Box::new({
+        let (datapath, shown) = (Rc::clone(&datapath), Rc::clone(&shown));
+        move |table, frame| {
+            if runs(frame) {
+                compare(&datapath, table, frame);
+                shown.set(shown.get() + 1);
+            }
+        }
+    }));
+    for (name, picture) in pictures::ALL {
+        println!("{name}");
+        picture();
+    }
+    assert!(shown.get() > pictures::ALL.len(), "only {} packets were shown", shown.get());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn thousands_of_random_packets_valid_and_odd_leave_both_alike() {
+    let datapath = Datapath::load().unwrap();
+    let mut seeded = Seeded(1);
+    let mut met = [0u32; PacketReason::COUNT];
+    while met.iter().sum::<u32>() < 12_000 {
+        let case = Case::draw(&seeded.bytes());
+        let table = case.flow.table();
+        for packet in &case.packets {
+            for frame in [packet.frame(&case.flow), packet.odd_frame(&case.flow)] {
+                if runs(&frame) {
+                    compare(&datapath, &table, &frame);
+                    let verdict = path::carry(&mut Frame(frame), &table, &StoppedClock(bench::NOW));
+                    met[verdict.reason().index()] += 1;
+                }
+            }
+        }
+    }
+    for reason in PacketReason::ALL {
+        println!("{:>6}  {}", met[reason.index()], reason.name());
+        // A write to a packet that has been measured cannot fail.
+        let possible = *reason != PacketReason::WriteFailed;
+        assert!(!possible || met[reason.index()] > 0, "no packet was {}", reason.name());
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_packet_cut_after_any_byte_leaves_both_alike() {
+    let datapath = Datapath::load().unwrap();
+    let edge = bench::INSTANCE_ISN_DELTA;
+    let packets = [
+        TcpPacket::from_client().payload(b"data"),
+        TcpPacket::from_client().timestamps(7, 9).sack(&[(edge, edge), (1, 2)]).payload(b"more"),
+        TcpPacket::from_instance()
+            .raw_options(&[1, 5, 18, 0, 0, 0, 7, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 0]),
+    ];
+    for packet in packets {
+        let frame = packet.build();
+        for len in 34..=frame.len() {
+            compare(&datapath, &bench::Bench::direct().flows, &frame[..len]);
+            // The same length, said by the packet itself.
+            let mut shorter = frame[..len].to_vec();
+            if len >= 54 {
+                shorter[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
+                bench::set_checksums(&mut shorter);
+                compare(&datapath, &bench::Bench::direct().flows, &shorter);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn odd_lengths_and_jumbo_frames_keep_their_checksums_in_the_kernel() {
+    let datapath = Datapath::load().unwrap();
+    let longest = LONGEST_FRAME - bench::HEADERS - 12;
+    let table = bench::Bench::direct().flows;
+    for len in [0, 1, 2, 3, 535, 536, 1447, 1448, 1449, 2999, longest - 1, longest] {
+        let frame = TcpPacket::from_client().timestamps(1, 2).payload(&vec![0xa5; len]).build();
+        compare(&datapath, &table, &frame);
+        let Ran { frame: after, .. } = datapath.ingress(&frame).unwrap();
+        assert_eq!(bench::checksum_errors(&after), [0, 0]);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn every_kind_and_length_of_option_is_met_alike() {
+    let datapath = Datapath::load().unwrap();
+    for flags in [FLAG_TIMESTAMPS, FLAG_ERASE_TIMESTAMPS, 0] {
+        let table = bench::Bench::with(FLAG_LIVE | FLAG_DIRECT | flags).flows;
+        for kind in [0, 1, 2, 3, 4, 5, 8, 30, 255] {
+            for length in (0..=20).chain([34, 38, 39, 40, 41, 255]) {
+                for offset in 0..4 {
+                    let mut options = vec![1; offset];
+                    options.extend([kind, length]);
+                    options.extend((0..18 - offset as u8).map(|byte| byte | 0x40));
+                    compare(&datapath, &table, &TcpPacket::from_client().raw_options(&options).build());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn syns_lose_the_same_options_in_the_kernel() {
+    let datapath = Datapath::load().unwrap();
+    let mut seeded = Seeded(2);
+    let mut changed = 0;
+    for round in 0..1_500u32 {
+        let case = Case::draw(&seeded.bytes());
+        for packet in &case.packets {
+            let mut frame = packet.odd_frame(&case.flow);
+            if !runs(&frame) {
+                continue;
+            }
+            if let Some(flags) = frame.get_mut(47) {
+                *flags = *flags & !0x10 | 0x02;
+            }
+            let wanted = round % 5;
+            let key = parse(&Frame(frame.clone())).map(|segment| segment.key);
+            if let (Ok(key), 0..4) = (key, wanted) {
+                datapath.erase_syn_options(key, wanted).unwrap();
+            }
+            let mut host = Frame(frame.clone());
+            erase(&mut host, |_| (wanted < 4).then_some(wanted));
+            let ran = datapath.egress(&frame).unwrap();
+            assert_eq!((ran.action, &ran.frame), (TC_ACT_UNSPEC, &host.0));
+            changed += u32::from(host.0 != frame);
+        }
+    }
+    assert!(changed > 100, "only {changed} SYNs lost an option");
+}

@@ -1,0 +1,203 @@
+//! The loaded kernel programs by themselves: tables to fill, and frames to run through (BPF_PROG_TEST_RUN). Nothing is attached.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader};
+use router::flows::kernel::OBJECT;
+use router_common::abi::flow::Flow;
+use router_common::abi::key::{FlowKey, FlowRef};
+use router_common::abi::next_hop::NextHop;
+use router_common::abi::reason::PacketReason;
+use router_common::path::memory::MemoryFlows;
+
+use crate::lab::BpfFileSystem;
+
+pub const TC_ACT_UNSPEC: i32 = -1;
+pub const TC_ACT_SHOT: i32 = 2;
+pub const TC_ACT_REDIRECT: i32 = 7;
+
+/// The longest frame that fits into a page beside what the kernel keeps there.
+pub const LONGEST_FRAME: usize = 3_500;
+
+/// Whether BPF_PROG_TEST_RUN takes this frame: it wants what is called IP to have a header.
+pub fn runs(frame: &[u8]) -> bool {
+    let shortest = match frame.get(12..14) {
+        Some([0x08, 0x00]) => 14 + 20,
+        Some([0x86, 0xdd]) => 14 + 40,
+        _ => 14 + 1,
+    };
+    (shortest..=LONGEST_FRAME).contains(&frame.len())
+}
+
+type FlowBytes = [u8; size_of::<Flow>()];
+type NextHopBytes = [u8; size_of::<NextHop>()];
+
+/// What became of a frame.
+#[derive(Debug)]
+pub struct Ran {
+    /// `TC_ACT_*`.
+    pub action: i32,
+    pub frame: Vec<u8>,
+    /// Of the last round, on average over all rounds.
+    pub duration: Duration,
+}
+
+/// The programs with maps of their own.
+pub struct Datapath {
+    keys: RefCell<HashMap<MapData, FlowKey, FlowRef>>,
+    syn_options: RefCell<HashMap<MapData, FlowKey, u32>>,
+    flows: RefCell<Array<MapData, FlowBytes>>,
+    next_hops: RefCell<Array<MapData, NextHopBytes>>,
+    packets: PerCpuArray<MapData, u64>,
+    ebpf: Ebpf,
+    _pins: Pins,
+}
+
+impl std::fmt::Debug for Datapath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Datapath").field("pins", &self._pins).finish_non_exhaustive()
+    }
+}
+
+impl Datapath {
+    pub fn load() -> Result<Self> {
+        let pins = Pins::new()?;
+        let mut ebpf = EbpfLoader::new()
+            .default_map_pin_directory(&pins.directory)
+            .load(OBJECT)
+            .context("cannot create the maps of the kernel programs")?;
+        for name in ["router_ingress", "router_egress"] {
+            let program: &mut SchedClassifier =
+                ebpf.program_mut(name).with_context(|| format!("no program {name}"))?.try_into()?;
+            program.load().with_context(|| format!("the verifier refuses {name}"))?;
+        }
+        let mut take = |name: &str| ebpf.take_map(name).ok_or_else(|| anyhow!("no map {name}"));
+        Ok(Self {
+            keys: RefCell::new(take("KEYS")?.try_into()?),
+            syn_options: RefCell::new(take("SYN_OPTIONS")?.try_into()?),
+            flows: RefCell::new(take("FLOWS")?.try_into()?),
+            next_hops: RefCell::new(take("NEXT_HOPS")?.try_into()?),
+            packets: take("PACKETS")?.try_into()?,
+            ebpf,
+            _pins: pins,
+        })
+    }
+
+    /// Makes the maps hold what `table` holds.
+    pub fn hold(&self, table: &MemoryFlows) -> Result<()> {
+        let mut keys = self.keys.borrow_mut();
+        let old: Vec<FlowKey> = keys.keys().collect::<Result<_, _>>()?;
+        for key in old {
+            keys.remove(&key)?;
+        }
+        for (key, value) in &*table.keys.borrow() {
+            keys.insert(key, value, 0)?;
+        }
+        for (slot, flow) in table.flows.iter().enumerate() {
+            // SAFETY: `Flow` is made of integers only, without padding.
+            let bytes: FlowBytes = unsafe { std::mem::transmute_copy(flow) };
+            self.flows.borrow_mut().set(slot as u32, bytes, 0)?;
+        }
+        for (index, hop) in table.next_hops.iter().enumerate() {
+            // SAFETY: as above.
+            let bytes: NextHopBytes = unsafe { std::mem::transmute_copy(hop) };
+            self.next_hops.borrow_mut().set(index as u32, bytes, 0)?;
+        }
+        Ok(())
+    }
+
+    /// The keys that are there.
+    pub fn keys(&self) -> Result<Vec<FlowKey>> {
+        Ok(self.keys.borrow().keys().collect::<Result<_, _>>()?)
+    }
+
+    pub fn flow(&self, slot: u32) -> Result<Flow> {
+        let bytes = self.flows.borrow().get(&slot, 0)?;
+        // SAFETY: every bit pattern is a flow.
+        Ok(unsafe { std::mem::transmute_copy(&bytes) })
+    }
+
+    /// Names the options to erase from SYNs of this tuple.
+    pub fn erase_syn_options(&self, key: FlowKey, options: u32) -> Result<()> {
+        Ok(self.syn_options.borrow_mut().insert(key, options, 0)?)
+    }
+
+    /// Packets by reason, in the order of its numbers.
+    pub fn packets(&self) -> Result<Vec<u64>> {
+        let sum = |reason: &PacketReason| {
+            let cpus = self.packets.get(&(reason.index() as u32), 0)?;
+            Ok(cpus.iter().sum())
+        };
+        PacketReason::ALL.iter().map(sum).collect()
+    }
+
+    /// A frame arrives.
+    pub fn ingress(&self, frame: &[u8]) -> Result<Ran> {
+        self.run("router_ingress", frame, 1)
+    }
+
+    /// A frame leaves.
+    pub fn egress(&self, frame: &[u8]) -> Result<Ran> {
+        self.run("router_egress", frame, 1)
+    }
+
+    /// Sends the frame through again as it came out, `rounds` times in all.
+    pub fn ingress_again_and_again(&self, frame: &[u8], rounds: u32) -> Result<Ran> {
+        self.run("router_ingress", frame, rounds)
+    }
+
+    fn run(&self, program: &str, frame: &[u8], rounds: u32) -> Result<Ran> {
+        let program: &SchedClassifier =
+            self.ebpf.program(program).context("the program was loaded")?.try_into()?;
+        let mut out = vec![0; frame.len() + 64];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            repeat: rounds,
+            ..TestRunOptions::new()
+        };
+        let result = program
+            .test_run(options)
+            .with_context(|| format!("cannot run a frame of {} bytes through the program", frame.len()))?;
+        out.truncate(result.data_size_out as usize);
+        Ok(Ran { action: result.return_value as i32, frame: out, duration: result.duration })
+    }
+}
+
+/// CLOCK_MONOTONIC in ns, which is what the programs read.
+pub fn monotonic_now() -> u64 {
+    // SAFETY: all-zero is a valid `timespec`.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place for the result.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    assert_eq!(result, 0, "every Linux has this clock");
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// A place for the maps that the programs pin; a router on this host keeps its own.
+#[derive(Debug)]
+struct Pins {
+    directory: PathBuf,
+    _file_system: BpfFileSystem,
+}
+
+impl Pins {
+    fn new() -> Result<Self> {
+        let file_system = BpfFileSystem::mounted()?;
+        let directory = Path::new(BpfFileSystem::PATH).join(format!("router-test-{}", std::process::id()));
+        fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        Ok(Self { directory, _file_system: file_system })
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
