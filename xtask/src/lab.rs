@@ -60,3 +60,14 @@ fn exec(host: Host, command: &[OsString]) -> Result<()> {
     let error = lab.command(host, &command[0]).args(&command[1..]).exec();
     bail!("cannot start {}: {error}", command[0].display())
 }
+
+/// Takes a lab down, with everything in it, however the run ends.
+pub struct RemovedAtTheEnd(pub &'static str);
+
+impl Drop for RemovedAtTheEnd {
+    fn drop(&mut self) {
+        if let Err(error) = Lab::down(self.0) {
+            eprintln!("cannot take the lab {} down: {error:#}", self.0);
+        }
+    }
+}

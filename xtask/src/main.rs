@@ -7,8 +7,10 @@ mod toolchain;
 #[allow(dead_code, reason = "the tests use more of the lab")]
 mod topology;
 
+mod bench;
 mod build;
 mod check;
+mod daemon;
 mod fuzz;
 mod lab;
 mod progress;
@@ -61,6 +63,8 @@ enum Command {
     },
     /// Run everything that this machine can run.
     Test,
+    /// Compare the router with plain routing, nftables, HAProxy and nginx, and write docs/BENCHMARKS.md.
+    Bench(bench::Selection),
     /// Run the fuzz targets for a while.
     Fuzz {
         /// One target; all of them, if left out.
@@ -94,6 +98,7 @@ fn run(command: Command) -> Result<()> {
         Command::Check => check::run(),
         Command::Verify { update } => verify::run(update),
         Command::Test => test::run(),
+        Command::Bench(selection) => bench::run(&selection),
         Command::Fuzz { target, seconds } => fuzz::run(target, seconds),
         Command::Lab { action } => lab::run(action),
     }

@@ -3,6 +3,8 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 
@@ -67,4 +69,13 @@ pub fn is_root() -> bool {
 pub fn terminate(child: &mut Child) {
     // SAFETY: kill has no memory effects; while we hold the child, nobody has waited for it, so the number is its own.
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+}
+
+/// Ctrl-C, or being asked to end in another way, sets this flag: what is up can then be taken down in order.
+pub fn interruption() -> Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot handle signals")?;
+    }
+    Ok(flag)
 }

@@ -10,7 +10,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -22,8 +22,13 @@ use super::{Host, Lab, processes};
 /// Names and sizes (bytes) of the files that every instance serves under `/files/`.
 pub const FILES: [(&str, u64); 3] = [("1k", 1 << 10), ("64k", 64 << 10), ("200m", 200 << 20)];
 
+/// The directory of the served files.
+pub fn files_dir(lab: &Lab) -> PathBuf {
+    lab.state_dir().join("files")
+}
+
 pub fn start(lab: &Lab) -> Result<()> {
-    let files = lab.state_dir().join("files");
+    let files = files_dir(lab);
     fs::create_dir_all(&files)?;
     for (name, size) in FILES {
         generate(&files.join(name), size).with_context(|| format!("cannot generate {name}"))?;
@@ -83,10 +88,7 @@ fn start_nginx(lab: &Lab, number: u8) -> Result<()> {
         fs::create_dir_all(directory.join(part))?;
     }
     let configuration = directory.join("nginx.conf");
-    fs::write(
-        &configuration,
-        configuration_of(&host.to_string(), &directory, &lab.state_dir().join("files")),
-    )?;
+    fs::write(&configuration, configuration_of(&host.to_string(), &directory, &files_dir(lab)))?;
     let log = File::create(directory.join("error.log"))?;
     let server = lab
         .command(host, "nginx")

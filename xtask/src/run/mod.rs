@@ -2,22 +2,22 @@
 //!
 //! Without arguments: in the lab, with `examples/quickstart.toml`. With arguments behind `--`: on this host.
 
-mod daemon;
 mod requests;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
+use crate::daemon::{Daemon, Profile};
+use crate::lab::RemovedAtTheEnd;
 use crate::topology::{DEFAULT_NAME, Lab, VIP};
 use crate::{build, setup, workspace};
-use daemon::Daemon;
 
+const EXAMPLE: &str = "examples/quickstart.toml";
 /// The quickstart's pools name instances on four backends.
 const BACKENDS: u8 = 4;
 
@@ -39,10 +39,10 @@ fn on_this_host(arguments: &[std::ffi::OsString]) -> Result<()> {
 fn in_the_lab(once: bool) -> Result<()> {
     setup::ensure(setup::For::Lab)?;
     build::run(false)?;
-    let interrupted = interruption()?;
-    let _lab_is_removed = RemoveLab;
+    let interrupted = workspace::interruption()?;
+    let _lab_is_removed = RemovedAtTheEnd(DEFAULT_NAME);
     let lab = Lab::up(DEFAULT_NAME, BACKENDS)?;
-    let mut daemon = Daemon::start(&lab)?;
+    let mut daemon = Daemon::start(&lab, &workspace::root().join(EXAMPLE), Profile::Debug)?;
     daemon.wait_for_instances(&interrupted)?;
     let wrong = requests::show(&lab, &daemon, &interrupted)?;
     if interrupted.load(Ordering::Relaxed) {
@@ -63,26 +63,6 @@ fn in_the_lab(once: bool) -> Result<()> {
     Ok(())
 }
 
-/// Ctrl-C, or being asked to end in another way, ends the waiting and not the cleaning up.
-fn interruption() -> Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot handle signals")?;
-    }
-    Ok(flag)
-}
-
-/// Takes the lab down, with everything in it, however the run ends.
-struct RemoveLab;
-
-impl Drop for RemoveLab {
-    fn drop(&mut self) {
-        if let Err(error) = Lab::down(DEFAULT_NAME) {
-            eprintln!("{error:#}; try again: cargo xtask lab down");
-        }
-    }
-}
-
 fn print_commands(daemon: &Daemon) {
     println!(
         "
@@ -99,6 +79,6 @@ routerd's log: {}",
         daemon.socket().display(),
         daemon.lab_dir().display(),
         daemon.log_file().display(),
-        routerctl = Daemon::routerctl_path().display(),
+        routerctl = daemon.routerctl_path().display(),
     );
 }

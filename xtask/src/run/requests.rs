@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::daemon::Daemon;
+use crate::daemon::Daemon;
 use crate::topology::{Host, Lab, VIP};
 
 /// A request, and what the rules of `examples/quickstart.toml` say about it.

@@ -1,4 +1,4 @@
-//! routerd on the lab's gateway, started from the example, and asked through routerctl.
+//! routerd on the lab's gateway, and asked through routerctl.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,37 +13,44 @@ use serde_json::Value;
 use crate::topology::{Host, Lab};
 use crate::workspace;
 
-const EXAMPLE: &str = "examples/quickstart.toml";
-
 /// How long routerd may take to start, and its instances to be found healthy.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Which build of routerd and routerctl is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    Debug,
+    Release,
+}
 
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
+    profile: Profile,
     socket: PathBuf,
     lab_dir: PathBuf,
 }
 
 impl Daemon {
-    pub fn start(lab: &Lab) -> Result<Self> {
-        let example = workspace::root().join(EXAMPLE);
-        let text = fs::read_to_string(&example).with_context(|| format!("cannot read {EXAMPLE}"))?;
-        let settings: toml::Table = text.parse().context(EXAMPLE)?;
+    /// Starts routerd with this configuration, which names its `control_socket`.
+    pub fn start(lab: &Lab, configuration: &Path, profile: Profile) -> Result<Self> {
+        let shown = configuration.display();
+        let text = fs::read_to_string(configuration).with_context(|| format!("cannot read {shown}"))?;
+        let settings: toml::Table = text.parse().with_context(|| shown.to_string())?;
         let socket = settings.get("daemon").and_then(|daemon| daemon.get("control_socket")?.as_str());
-        let socket = PathBuf::from(socket.with_context(|| format!("{EXAMPLE} has no control_socket"))?);
+        let socket = PathBuf::from(socket.with_context(|| format!("{shown} has no control_socket"))?);
         let lab_dir = lab.state_dir();
         let log = File::create(log_file(&lab_dir))?;
         let child = lab
-            .command(Host::Gateway, binary("routerd"))
+            .command(Host::Gateway, binary("routerd", profile))
             .arg("--config")
-            .arg(&example)
+            .arg(configuration)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
             .context("cannot start routerd")?;
-        Ok(Self { child, socket, lab_dir })
+        Ok(Self { child, profile, socket, lab_dir })
     }
 
     /// Waits until every instance may be chosen.
@@ -73,7 +80,7 @@ impl Daemon {
 
     /// What `routerctl --json` answers.
     pub fn ask(&self, arguments: &[&str]) -> Result<Value> {
-        let mut command = Command::new(binary("routerctl"));
+        let mut command = Command::new(self.routerctl_path());
         command.arg("--socket").arg(&self.socket).arg("--json").args(arguments);
         let output = command.output().context("cannot start routerctl")?;
         if !output.status.success() {
@@ -112,8 +119,12 @@ impl Daemon {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
-    pub fn routerctl_path() -> PathBuf {
-        binary("routerctl")
+    pub fn routerctl_path(&self) -> PathBuf {
+        binary("routerctl", self.profile)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 }
 
@@ -121,6 +132,10 @@ fn log_file(lab_dir: &Path) -> PathBuf {
     lab_dir.join("routerd.log")
 }
 
-fn binary(name: &str) -> PathBuf {
-    workspace::target_dir().join("debug").join(name)
+fn binary(name: &str, profile: Profile) -> PathBuf {
+    let directory = match profile {
+        Profile::Debug => "debug",
+        Profile::Release => "release",
+    };
+    workspace::target_dir().join(directory).join(name)
 }

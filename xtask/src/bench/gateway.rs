@@ -1,0 +1,197 @@
+//! The contenders at work on the lab's gateway. All are up all the time, and idle but for the one whose turn it is.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::contender::Contender;
+use super::settings;
+use crate::daemon::{Daemon, Profile};
+use crate::topology::{Host, Lab};
+
+/// How long the contenders may take to start.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Flows that have ended are swept within seconds. So many are left to it while the next contender is measured.
+const FLOWS_LEFT: u64 = 100;
+
+#[derive(Debug)]
+pub struct Gateway<'a> {
+    lab: &'a Lab,
+    daemon: Daemon,
+    haproxy: Child,
+    nginx: Child,
+}
+
+impl<'a> Gateway<'a> {
+    pub fn start(lab: &'a Lab, interrupted: &AtomicBool) -> Result<Self> {
+        let directory = lab.host_dir(Host::Gateway);
+        fs::create_dir_all(directory.join("temporary"))?;
+        let file = |name: &str, text: String| -> Result<_> {
+            let path = directory.join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(path)
+        };
+        let router = settings::router(&directory.join("control.sock"), &lab.pin_dir());
+        let mut daemon = Daemon::start(lab, &file("router.toml", router)?, Profile::Release)?;
+        let haproxy = file("haproxy.cfg", settings::haproxy())?;
+        let haproxy = start(lab, &directory, "haproxy", &["-db", "-f"], &haproxy)?;
+        let nginx = file("nginx.conf", settings::nginx(&directory))?;
+        let nginx = start(lab, &directory, "nginx", &["-e", "stderr", "-c"], &nginx)?;
+        daemon.wait_for_instances(interrupted)?;
+        let gateway = Self { lab, daemon, haproxy, nginx };
+        for contender in Contender::ALL {
+            let _turn = gateway.turn(contender)?;
+            gateway.wait_until_it_answers(contender)?;
+        }
+        Ok(gateway)
+    }
+
+    fn wait_until_it_answers(&self, contender: Contender) -> Result<()> {
+        let began = Instant::now();
+        let connect = || TcpStream::connect_timeout(&contender.address(), Duration::from_secs(1)).map(drop);
+        while let Err(error) = self.lab.inside(Host::Client, connect)? {
+            if began.elapsed() > PATIENCE {
+                let log = |program| fs::read_to_string(log_file(&self.lab.host_dir(Host::Gateway), program));
+                let logs = ["haproxy", "nginx"].map(|program| log(program).unwrap_or_default());
+                bail!("{} does not answer: {error}\n{}", contender.name(), logs.concat());
+            }
+            sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Prepares what only this contender may have: connection tracking would slow everybody down.
+    pub fn turn(&self, contender: Contender) -> Result<Turn<'_>> {
+        let tracking = contender == Contender::Nftables;
+        if tracking {
+            self.nft(&settings::nftables())?;
+        }
+        Ok(Turn { gateway: self, tracking })
+    }
+
+    /// The processes of a contender; those that work in the kernel alone have none.
+    pub fn processes(&self, contender: Contender) -> Vec<u32> {
+        match contender {
+            Contender::Routing | Contender::Nftables => Vec::new(),
+            Contender::RouterAuto | Contender::RouterHandoff | Contender::RouterRelay => {
+                vec![self.daemon.pid()]
+            }
+            Contender::HaproxyTcp | Contender::HaproxyHttp => vec![self.haproxy.id()],
+            Contender::Nginx => with_children(self.nginx.id()),
+        }
+    }
+
+    /// What routerd has counted so far.
+    pub fn counts(&self) -> Result<Counts> {
+        let status = self.daemon.ask(&["status"])?;
+        let connections = &status["connections"];
+        let count = |name: &str| {
+            connections[name].as_u64().with_context(|| format!("routerctl status has no count of {name}"))
+        };
+        Ok(Counts {
+            requests: count("requests")?,
+            handed_off: count("handed_off")?,
+            relayed: serde_json::from_value(status["relayed"].clone())
+                .context("routerctl status has no reasons for relaying")?,
+            flows: status["datapath"]["flows"].as_u64().unwrap_or(0),
+            open: count("open")?,
+        })
+    }
+
+    /// Waits until routerd has cleared away what the last turn left: that is part of its cost.
+    pub fn settle(&self) -> Result<Counts> {
+        let began = Instant::now();
+        loop {
+            let counts = self.counts()?;
+            if counts.open == 0 && counts.flows <= FLOWS_LEFT {
+                return Ok(counts);
+            }
+            if began.elapsed() > Duration::from_secs(10) {
+                bail!("routerd still has {} connections and {} flows", counts.open, counts.flows);
+            }
+            sleep(Duration::from_millis(100));
+        }
+    }
+
+    pub fn stop(self) -> Result<()> {
+        self.daemon.stop()
+    }
+
+    fn nft(&self, rules: &str) -> Result<()> {
+        let mut child = self
+            .lab
+            .command(Host::Gateway, "nft")
+            .args(["-f", "-"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .context("cannot start nft")?;
+        child.stdin.take().expect("stdin is a pipe").write_all(rules.as_bytes())?;
+        if !child.wait()?.success() {
+            bail!("nft refuses:\n{rules}");
+        }
+        Ok(())
+    }
+}
+
+/// What routerd counts.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    pub requests: u64,
+    pub handed_off: u64,
+    /// Connections by the reason that they were not handed off.
+    pub relayed: BTreeMap<String, u64>,
+    /// Now, as the next.
+    pub flows: u64,
+    /// Connections that the daemon itself holds.
+    pub open: u64,
+}
+
+/// While this lives, it is a contender's turn.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    gateway: &'a Gateway<'a>,
+    tracking: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.tracking {
+            return;
+        }
+        if let Err(error) = self.gateway.nft("delete table ip bench\n") {
+            eprintln!("connections are still tracked: {error:#}");
+        }
+        // Entries outlive the rules, and their number is limited.
+        let _ = self.gateway.lab.command(Host::Gateway, "conntrack").arg("-F").output();
+    }
+}
+
+fn start(lab: &Lab, directory: &Path, program: &str, options: &[&str], file: &Path) -> Result<Child> {
+    let log = File::create(log_file(directory, program))?;
+    lab.command(Host::Gateway, program)
+        .args(options)
+        .arg(file)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("cannot start {program}"))
+}
+
+fn with_children(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    std::iter::once(pid).chain(children).collect()
+}
+
+fn log_file(directory: &Path, program: &str) -> PathBuf {
+    directory.join(format!("{program}.log"))
+}
