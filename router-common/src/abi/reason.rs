@@ -79,6 +79,8 @@ reasons! {
         Short = "short",
         /// No kernel data path is loaded.
         NoDatapath = "no_datapath",
+        /// None of the router's source ports towards the instance is free.
+        NoSourcePort = "no_source_port",
         /// The flow table has no free slot.
         TableFull = "table_full",
         /// A flow with one of these tuples exists already.

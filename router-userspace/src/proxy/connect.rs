@@ -27,7 +27,7 @@ const PORT_TRIES: usize = 16;
 #[derive(Debug)]
 pub struct Connected {
     pub endpoint: Endpoint,
-    /// `None` if the kernel chose the port.
+    /// `None` if the kernel chose the port: such a connection is not handed off.
     pub source_port: Option<PortLease>,
 }
 
@@ -36,7 +36,9 @@ pub struct Connected {
 pub enum ConnectError {
     #[error("the instance cannot be reached: {0}")]
     Instance(Failure),
-    #[error("no source port is free: enlarge source_ports or add to source_addresses")]
+    #[error(
+        "no source port is free, neither of the router's nor of the kernel's: enlarge source_ports or add to source_addresses"
+    )]
     NoSourcePort,
     #[error("this host cannot open the connection: {0}")]
     Local(#[source] io::Error),
@@ -73,9 +75,12 @@ pub async fn connect(
     patience: Duration,
     for_handoff: Option<ForHandoff<'_>>,
 ) -> Result<Connected, ConnectError> {
-    let (socket, source_port) = match for_handoff {
-        Some(for_handoff) => start_on_own_port(context, instance, for_handoff)?,
-        None => (start_on_any_port(context, instance)?, None),
+    let on_own_port = for_handoff.map(|for_handoff| start_on_own_port(context, instance, for_handoff));
+    let (socket, source_port) = match on_own_port.transpose() {
+        Ok(Some((socket, lease))) => (socket, Some(lease)),
+        // A connection that can only be relayed is better than none.
+        Ok(None) | Err(ConnectError::NoSourcePort) => (start_on_any_port(context, instance)?, None),
+        Err(error) => return Err(error),
     };
     let endpoint = Endpoint::Detached(socket);
     // A near instance may have answered already, and then there is nothing to wait for.
@@ -98,7 +103,7 @@ fn start_on_own_port(
     context: &Context,
     instance: SocketAddr,
     for_handoff: ForHandoff<'_>,
-) -> Result<(Socket, Option<PortLease>), ConnectError> {
+) -> Result<(Socket, PortLease), ConnectError> {
     for _ in 0..PORT_TRIES {
         let lease = take_port(context, instance)?;
         let source = lease.source();
@@ -116,7 +121,7 @@ fn start_on_own_port(
         }
         for_handoff.flows.prepare(for_handoff.client.options(), source, instance);
         match start(&socket, instance) {
-            Ok(()) => return Ok((socket, Some(lease))),
+            Ok(()) => return Ok((socket, lease)),
             // The last connection on this tuple is in TIME_WAIT and too young.
             Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {}
             Err(error) => return Err(judge(error)),
@@ -147,8 +152,11 @@ fn start_on_any_port(context: &Context, instance: SocketAddr) -> Result<Socket, 
         sockopt::choose_port_late(socket.as_fd()).map_err(ConnectError::Local)?;
         socket.bind(&SocketAddr::new(source, 0).into()).map_err(ConnectError::Local)?;
     }
-    start(&socket, instance).map_err(judge)?;
-    Ok(socket)
+    match start(&socket, instance) {
+        Ok(()) => Ok(socket),
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Err(ConnectError::NoSourcePort),
+        Err(error) => Err(judge(error)),
+    }
 }
 
 fn open(instance: SocketAddr) -> Result<Socket, ConnectError> {
@@ -156,6 +164,8 @@ fn open(instance: SocketAddr) -> Result<Socket, ConnectError> {
     let socket =
         Socket::new(Domain::for_address(instance), kind, Some(Protocol::TCP)).map_err(ConnectError::Local)?;
     socket.set_tcp_nodelay(true).map_err(ConnectError::Local)?;
+    // The request completes the handshake: it comes at once, and saves a segment.
+    socket.set_tcp_quickack(false).map_err(ConnectError::Local)?;
     Ok(socket)
 }
 

@@ -225,7 +225,7 @@ async fn carry(listener: &Listener, client: Endpoint, reached: Reached, record: 
         reached;
     let (rule, lengths) = (table.rule_name(rule), (head_len, surplus_len));
     let received = (head_len + surplus_len) as u64;
-    let mut fate = Fate::new(listener);
+    let mut fate = Fate::new(listener, source_port.is_some());
     let mut held = Held { client, instance, unsent: first, owned: Owned { session, source_port } };
 
     if let Some(trigger) = at_once.filter(|_| fate.watch.is_some()) {
@@ -301,12 +301,14 @@ struct Fate {
 }
 
 impl Fate {
-    fn new(listener: &Listener) -> Self {
+    fn new(listener: &Listener, on_own_port: bool) -> Self {
         let mut fate = Self { watch: None, reason: None };
         if listener.settings.offload == Offload::Relay {
             fate.relayed(listener, RelayReason::Configured);
         } else if listener.context.flows.is_none() {
             fate.relayed(listener, RelayReason::NoDatapath);
+        } else if !on_own_port {
+            fate.relayed(listener, RelayReason::NoSourcePort);
         } else {
             fate.watch = Some(Watch::new(listener.settings.auto, tokio::time::Instant::now()));
         }
@@ -394,9 +396,10 @@ fn hand_off(
 async fn refuse_head(listener: &Listener, failure: HeadFailure, record: &Record) {
     let HeadFailure { reason, any_received, client } = failure;
     let refusal = Refusal::bad(reason);
-    let answered = any_received && client.is_some() && refuse::status(reason).is_some();
-    count_refusal(listener, &refusal, answered, record);
     // Browsers open connections ahead: one that never was used is closed without a word.
+    let never_used = reason == RefuseReason::HeaderTimeout && !any_received;
+    let answered = !never_used && client.is_some() && refuse::status(reason).is_some();
+    count_refusal(listener, &refusal, answered, record);
     if let Some(client) = client.filter(|_| answered) {
         respond(listener, client, &refusal).await;
     }

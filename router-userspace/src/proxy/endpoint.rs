@@ -110,10 +110,27 @@ impl Endpoint {
         Poll::Ready(Ok(count))
     }
 
-    /// Sends as much as the socket takes, or asks to be woken.
-    pub fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    /// Sends as much as the socket takes, or asks to be woken. With `end_follows` the kernel waits for the end, so that both
+    /// share a segment.
+    pub fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+        end_follows: bool,
+    ) -> Poll<io::Result<usize>> {
         let Self::Registered(stream) = self else { return Poll::Ready(self.stream().map(|_| 0)) };
-        Pin::new(stream).poll_write(cx, bytes)
+        if !end_follows {
+            return Pin::new(stream).poll_write(cx, bytes);
+        }
+        let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL;
+        loop {
+            ready!(stream.poll_write_ready(cx))?;
+            let send = || SockRef::from(&*stream).send_with_flags(bytes, flags);
+            match stream.try_io(Interest::WRITABLE, send) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return Poll::Ready(sent),
+            }
+        }
     }
 }
 

@@ -80,10 +80,12 @@ fn open_all(settings: &ListenerSettings, workers: usize) -> io::Result<Vec<Socke
             if let Some(bytes) = settings.max_segment {
                 socket.set_tcp_mss(bytes.into())?;
             }
-            // Accepted sockets inherit it.
+            // Accepted sockets inherit it, and what is set below.
             socket.set_tcp_nodelay(true)?;
             socket.bind(&address.into())?;
             socket.listen(i32::try_from(settings.backlog).unwrap_or(i32::MAX))?;
+            // The response acknowledges the request, and saves a segment. Listening would reset it.
+            socket.set_tcp_quickack(false)?;
             Ok(socket)
         })
         .collect()

@@ -65,6 +65,8 @@ enum Phase {
     Open,
     /// The sender has closed; what is buffered still has to go.
     Ended,
+    /// The sender's connection has failed; what came before still has to go.
+    Broken,
     /// The end has been passed on.
     Closed,
     /// The receiver takes no more: what comes is received and discarded, until the other direction has ended too.
@@ -213,7 +215,6 @@ impl Relay {
                 // The instance reads no more, but its response may be on the way.
                 self.request.buffer = None;
                 self.request.phase = Phase::Discarding;
-                self.watch = None;
                 again = true;
             }
             match self.pump_response(cx) {
@@ -228,8 +229,8 @@ impl Relay {
             match (self.request.phase, self.response.phase) {
                 (Phase::Closed | Phase::Discarding, Phase::Closed) => return Some(Step::End(Ending::Closed)),
                 (Phase::Open, Phase::Open) => {}
-                // Packets of a connection that is closing are not worth it.
-                _ => self.watch = None,
+                // Packets of a connection that is closing are not worth it. What was held for a handoff goes on.
+                _ => again |= self.stop_watching(),
             }
             match self.pause() {
                 Pause::No => {}
@@ -237,7 +238,9 @@ impl Relay {
                 Pause::Done(trigger) => return Some(Step::HandOff(trigger)),
                 Pause::GivenUp => {
                     self.gave_up = true;
-                    self.give_up_on_handoff();
+                    if self.watch.as_ref().is_some_and(Watch::is_hopeless) {
+                        self.stop_watching();
+                    }
                     again = true;
                 }
             }
@@ -298,12 +301,11 @@ impl Relay {
         }
     }
 
-    /// The connection stays a relay, unless the watch has hope left.
-    fn give_up_on_handoff(&mut self) {
-        if let Some(watch) = self.watch.as_mut().filter(|watch| watch.is_hopeless()) {
-            watch.lift_limits([self.client.as_fd(), self.instance.as_fd()]);
-            self.watch = None;
-        }
+    /// The connection stays a relay. Says whether it had been pausing.
+    fn stop_watching(&mut self) -> bool {
+        let Some(mut watch) = self.watch.take() else { return false };
+        watch.lift_limits([self.client.as_fd(), self.instance.as_fd()]);
+        watch.is_pausing()
     }
 
     fn pause(&mut self) -> Pause {
@@ -339,8 +341,9 @@ fn flush(
     to: &mut Endpoint,
     last_moved: &mut Instant,
 ) -> Option<Result<(), Fault>> {
+    let end_follows = direction.phase == Phase::Ended;
     while let Some(buffer) = &mut direction.buffer {
-        match to.poll_send(cx, buffer.pending()) {
+        match to.poll_send(cx, buffer.pending(), end_follows) {
             Poll::Pending => return None,
             Poll::Ready(Ok(count)) => buffer.consume(count),
             Poll::Ready(Err(_)) => return Some(Err(Fault::Sending)),
@@ -350,6 +353,9 @@ fn flush(
             direction.buffer = None;
         }
     }
+    if direction.phase == Phase::Broken {
+        return Some(Err(Fault::Receiving));
+    }
     if direction.phase == Phase::Ended {
         // Fails only if the connection is gone, and then receiving says so.
         let _ = to.socket().shutdown(Shutdown::Write);
@@ -358,7 +364,8 @@ fn flush(
     Some(Ok(()))
 }
 
-/// Receives into a fresh buffer; `Ok(0)` at the end. `None` if there is nothing now.
+/// Receives into a fresh buffer what is there, up to the end if that has come too; `Ok(0)` if only the end has. `None` if
+/// there is nothing now.
 fn receive(
     cx: &mut Context<'_>,
     direction: &mut Direction,
@@ -366,19 +373,29 @@ fn receive(
     last_moved: &mut Instant,
 ) -> Option<Result<usize, Fault>> {
     let mut buffer = Buffer::take();
-    let count = match from.poll_receive(cx, &mut buffer) {
-        Poll::Pending => return None,
-        Poll::Ready(Ok(count)) => count,
-        Poll::Ready(Err(_)) => return Some(Err(Fault::Receiving)),
+    let mut received = 0;
+    let next = loop {
+        match from.poll_receive(cx, &mut buffer) {
+            Poll::Ready(Ok(0)) => break Phase::Ended,
+            Poll::Ready(Ok(count)) => received += count,
+            // The kernel tells of a failure only once.
+            Poll::Ready(Err(_)) => break Phase::Broken,
+            Poll::Pending if received > 0 => break Phase::Open,
+            Poll::Pending => return None,
+        }
+        if buffer.spare().is_empty() {
+            break Phase::Open;
+        }
     };
     *last_moved = Instant::now();
-    if count == 0 {
-        direction.phase = if direction.phase == Phase::Discarding { Phase::Closed } else { Phase::Ended };
-    } else {
-        direction.bytes += count as u64;
-        if direction.phase == Phase::Open {
-            direction.buffer = Some(buffer);
-        }
+    direction.bytes += received as u64;
+    if direction.phase == Phase::Open && received > 0 {
+        direction.buffer = Some(buffer);
     }
-    Some(Ok(count))
+    direction.phase = match (direction.phase, next) {
+        (Phase::Discarding, Phase::Ended) => Phase::Closed,
+        (Phase::Discarding, Phase::Open) => Phase::Discarding,
+        _ => next,
+    };
+    Some(if next == Phase::Broken && received == 0 { Err(Fault::Receiving) } else { Ok(received) })
 }

@@ -244,3 +244,18 @@ fn a_listener_that_relays_never_offers_anything() {
     assert_eq!(proxy.counters().relayed.get(RelayReason::Configured), 1);
     assert_eq!(flows.prepared.load(Ordering::Relaxed), 0);
 }
+
+#[test]
+fn without_a_free_port_of_the_routers_a_connection_is_relayed_from_one_of_the_kernels() {
+    let flows = Arc::new(Splicer::default());
+    let address = echo_head();
+    let proxy =
+        proxy([address]).flows(flows.clone()).with(|settings| settings.offload = Offload::Handoff).start();
+    let source = "127.0.0.1".parse().unwrap();
+    let all: Vec<_> = std::iter::from_fn(|| proxy.context.ports.take(source, address)).collect();
+    assert_eq!(all.len(), SOURCE_PORTS.len());
+    assert!(proxy.ask(get("/")).starts_with("HTTP/1.1 200 "));
+    proxy.wait_until_idle();
+    assert_eq!(proxy.counters().relayed.get(RelayReason::NoSourcePort), 1);
+    assert!(flows.taken().is_empty());
+}

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use router_common::abi::reason::{RefuseReason, RelayReason};
 
 use crate::actors::*;
+use crate::splicer::Splicer;
 
 const UPLOAD: &str = "POST /up HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n";
 
@@ -105,6 +106,39 @@ fn when_the_instance_aborts_the_client_gets_what_was_sent_and_then_a_reset() {
     let (received, ended) = read_until_broken(&mut client);
     assert_eq!(ended, Some(ErrorKind::ConnectionReset), "a truncated response must not look complete");
     assert!(received == body, "{} of {} bytes", received.len(), body.len());
+    proxy.wait_until_idle();
+}
+
+#[test]
+fn a_response_that_a_reset_cuts_short_never_looks_complete() {
+    let instance = instance(|mut connection| {
+        read_head(&mut connection);
+        connection.write_all(b"HTTP/1.0 200 OK\r\n\r\nbegun").unwrap();
+        abort(connection);
+    });
+    let proxy = proxy([instance]).start();
+    for _ in 0..200 {
+        let mut client = proxy.connect();
+        client.write_all(get("/").as_bytes()).unwrap();
+        let (received, ended) = read_until_broken(&mut client);
+        // If the reset overtook everything, the client is told so by a complete answer of the router's.
+        let told = received.starts_with(b"HTTP/1.1 502 ");
+        assert!(ended == Some(ErrorKind::ConnectionReset) || told, "{ended:?} after {received:?}");
+    }
+    proxy.wait_until_idle();
+}
+
+#[test]
+fn a_client_that_finishes_after_its_second_request_is_still_answered() {
+    let proxy = proxy([keep_alive()]).flows(Arc::new(Splicer::default())).start();
+    for _ in 0..50 {
+        let mut client = proxy.connect();
+        send_get(&mut client, "/1");
+        read_response(&mut client);
+        send_get(&mut client, "/2");
+        finish(&client);
+        assert!(read_to_end(&mut client).contains("GET /2 "));
+    }
     proxy.wait_until_idle();
 }
 
