@@ -22,8 +22,10 @@ mod syn_options;
 mod programs {
     use aya_ebpf::macros::classifier;
     use aya_ebpf::programs::TcContext;
-    use router_common::path;
+    use router_common::abi::reason::PacketReason;
     use router_common::path::parse::Headers;
+    use router_common::path::stray_ending::is_stray;
+    use router_common::path::{self, Verdict};
 
     use crate::flows::KernelFlows;
     use crate::packet::Skb;
@@ -38,10 +40,14 @@ mod programs {
         egress::act(&ctx, verdict)
     }
 
-    /// Erases options from the SYNs of connections to instances whose client did not offer them.
+    /// Erases options from the SYNs of connections to instances whose client did not offer them, and stops endings of
+    /// flows that go on.
     #[classifier]
     pub fn router_egress(ctx: TcContext) -> i32 {
         let mut packet = Skb::new(&ctx);
+        if is_stray(&packet, &KernelFlows) {
+            return egress::act(&ctx, Verdict::Drop(PacketReason::StrayEnding));
+        }
         syn_options::erase(&mut packet);
         egress::NEXT_PROGRAM
     }

@@ -66,6 +66,9 @@ fn large_files_arrive_whole_though_one_packet_in_fifty_is_lost_at_both_ends() {
     let scene = Scene::with_backends(1);
     scene.lose(20);
     transfers(&scene, 50);
+    let lost = [Host::Client, Host::Backend(1)].map(|host| scene.lab.discarded(host));
+    println!("{lost:?} packets were lost");
+    assert!(lost.iter().all(|packets| *packets > 10), "{lost:?} packets were lost");
 }
 
 #[test]

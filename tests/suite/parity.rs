@@ -16,8 +16,10 @@ use router_common::abi::key::{FlowKey, Side};
 use router_common::abi::reason::PacketReason;
 use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
 use router_common::path::parse::parse;
+use router_common::path::stray_ending::is_stray;
 use router_common::path::syn_options::erase;
 use router_common::path::{self, Verdict};
+use router_common::wire::tcp::{ACK, RST};
 use support::Datapath;
 use support::datapath::{
     LONGEST_FRAME, Ran, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, monotonic_now, runs,
@@ -158,8 +160,8 @@ fn thousands_of_random_packets_valid_and_odd_leave_both_alike() {
     }
     for reason in PacketReason::ALL {
         println!("{:>6}  {}", met[reason.index()], reason.name());
-        // A write to a packet that has been measured cannot fail.
-        let possible = *reason != PacketReason::WriteFailed;
+        // A write to a packet that has been measured cannot fail, and stray resets do not arrive.
+        let possible = !matches!(reason, PacketReason::WriteFailed | PacketReason::StrayEnding);
         assert!(!possible || met[reason.index()] > 0, "no packet was {}", reason.name());
     }
 }
@@ -252,4 +254,35 @@ fn syns_lose_the_same_options_in_the_kernel() {
         }
     }
     assert!(changed > 100, "only {changed} SYNs lost an option");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn resets_of_our_own_stack_are_stopped_by_both_alike() {
+    let datapath = Datapath::load().unwrap();
+    let bench = bench::Bench::in_custody();
+    let frames: Vec<Vec<u8>> = [TcpPacket::from_client(), TcpPacket::from_instance()]
+        .into_iter()
+        .flat_map(|packet| [RST, RST | ACK, ACK].map(|flags| packet.clone().flags(flags).build()))
+        .map(|mut frame| {
+            // It leaves towards the flow's sender.
+            frame[26..34].rotate_left(4);
+            frame[34..38].rotate_left(2);
+            frame
+        })
+        .collect();
+    let mut stopped = 0;
+    for reset_is_meant in [0, 1] {
+        bench.flow().progress[0].rst_seen.set(reset_is_meant);
+        datapath.hold(&bench.flows).unwrap();
+        for frame in &frames {
+            let stray = is_stray(&Frame(frame.clone()), &bench.flows);
+            let ran = datapath.egress(frame).unwrap();
+            assert_eq!(ran.action, if stray { TC_ACT_SHOT } else { TC_ACT_UNSPEC });
+            assert_eq!(&ran.frame, frame);
+            stopped += u32::from(stray);
+        }
+    }
+    assert_eq!(stopped, 4);
+    assert_eq!(datapath.packets().unwrap()[PacketReason::StrayEnding.index()], 4);
 }

@@ -1,24 +1,26 @@
 //! What users notice when the daemon dies, ends or starts again: of handed-off connections, nothing.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
+use std::os::linux::net::TcpStreamExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use aya::maps::{Array, Map, MapData};
 use support::lab::Host;
-use support::scene::is_prefix;
-use support::{Connection, Curl, Entry, Scene};
+use support::scene::{PEER_PORT, is_prefix};
+use support::{Connection, Curl, Entry, Peer, Scene, peer};
 
 const LENGTH: u64 = 200 << 20;
 /// Bytes a second: the transfers take some seconds, and the daemon dies in the middle of them.
-const RATE: &str = "60M";
+const RATE: &str = "32M";
 
 /// A transfer in the background.
 struct Transfer {
-    /// Grows as the bytes arrive.
+    /// Where the bytes are in the end; of a download they arrive here one by one.
     arriving: PathBuf,
     curl: JoinHandle<Result<u16, String>>,
 }
@@ -36,7 +38,6 @@ fn download(scene: &Scene, entry: Entry) -> Transfer {
     Transfer { arriving, curl: thread::spawn(move || curl.download(url, &file)) }
 }
 
-/// nginx collects the body in a temporary file before it moves it.
 fn upload(scene: &Scene, entry: Entry) -> Transfer {
     let arriving = scene.lab.host_dir(Host::Backend(1)).join(format!("upload/{entry:?}"));
     let curl = Curl::for_files(&scene.lab).arg("--limit-rate").arg(RATE);
@@ -196,4 +197,126 @@ fn flows_of_another_version_are_left_alone_until_they_are_to_be_replaced() {
     let mut connection = scene.connect(Entry::Handoff);
     assert_eq!(connection.get("/").unwrap().status, 200);
     assert_eq!(scene.carried(), (1, 0));
+}
+
+/// What became of one request on a new connection.
+#[derive(Debug)]
+struct Attempt {
+    client: SocketAddr,
+    outcome: Result<(), ErrorKind>,
+    took: Duration,
+}
+
+/// Requests on new connections, one after the other, until told to stop.
+fn knock(scene: &Scene, entry: Entry, stop: &AtomicBool) -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(mut connection) = Connection::open(&scene.lab, Host::Client, &entry.address().to_string())
+        else {
+            thread::sleep(Duration::from_millis(5));
+            continue;
+        };
+        let (client, began) = (connection.local_address(), Instant::now());
+        connection.wait_at_most(Duration::from_secs(5));
+        let outcome = connection.get("/peer/thinks");
+        let outcome = outcome.map(|reply| assert_eq!(reply.body, b"done")).map_err(|error| error.kind());
+        attempts.push(Attempt { client, outcome, took: began.elapsed() });
+    }
+    attempts
+}
+
+/// Answers after a moment, and acknowledges the head late: until then it is in our socket's custody.
+fn thoughtful_instance(scene: &Scene) -> Peer {
+    Peer::start(&scene.lab, 1, PEER_PORT, |mut stream| {
+        stream.set_quickack(false)?;
+        peer::read_head(&mut stream)?;
+        thread::sleep(Duration::from_millis(60));
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone")?;
+        peer::read_head(&mut stream).map(drop)
+    })
+}
+
+#[test]
+#[ignore = "needs root"]
+fn no_handed_off_connection_breaks_when_the_daemon_is_killed_again_and_again_in_a_burst() {
+    let mut scene = Scene::with_settings(1, "", &["--access-log"]);
+    let _peer = thoughtful_instance(&scene);
+    let stop = AtomicBool::new(false);
+    let mut attempts: Vec<Attempt> = Vec::new();
+    let mut custody = 0;
+    for round in 0..6 {
+        stop.store(false, Ordering::Relaxed);
+        let shared = &scene;
+        let (seen, killed) = thread::scope(|threads| {
+            let clients: Vec<_> =
+                (0..16).map(|_| threads.spawn(|| knock(shared, Entry::Handoff, &stop))).collect();
+            thread::sleep(Duration::from_millis(300 + 37 * round));
+            custody += shared.flows(None).iter().filter(|flow| flow["state"] == "custody").count();
+            shared.router.signal(libc::SIGKILL);
+            let killed = Instant::now();
+            stop.store(true, Ordering::Relaxed);
+            let seen: Vec<Attempt> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
+            (seen, killed.elapsed())
+        });
+        println!("round {round}: {} attempts, the last over {killed:.1?} after the kill", seen.len());
+        attempts.extend(seen);
+        scene.router.kill();
+        scene.router.restart();
+    }
+    let log = scene.router.log();
+    let handed_off = |client: SocketAddr| {
+        log.lines().any(|line| line.contains(&format!("client={client} ")) && line.contains("handed_off"))
+    };
+    for Attempt { client, outcome, took } in &attempts {
+        if let Err(error) = outcome {
+            println!("{client}: {error:?} after {took:.1?}, handed off: {}", handed_off(*client));
+        }
+    }
+    assert!(attempts.len() > 300 && custody > 5, "{} attempts, {custody} in custody", attempts.len());
+    let stopped = scene.packets("stray_ending");
+    println!("{} attempts, {custody} in custody at a kill, {stopped} endings stopped", attempts.len());
+    assert!(stopped > 0);
+    for Attempt { client, outcome, .. } in &attempts {
+        assert!(outcome.is_ok() || !handed_off(*client), "{client} was handed off and broke: {outcome:?}");
+    }
+}
+
+/// A connection whose head is in custody: it is lost on its way to the instance, however often our socket repeats it.
+fn send_in_vain(scene: &Scene) -> Connection {
+    // The handshake passes.
+    scene.lab.discard(Host::Backend(1), "ip length > 100").unwrap();
+    let mut connection = scene.connect(Entry::Handoff);
+    connection.send("GET /whoami HTTP/1.1\r\nHost: lab\r\n\r\n").unwrap();
+    assert_eq!(scene.flow_of(&connection)["state"], "custody");
+    connection
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_request_that_is_lost_on_its_way_is_sent_again_though_the_daemon_is_dead() {
+    let mut scene = Scene::with_backends(1);
+    let mut connection = send_in_vain(&scene);
+    scene.router.kill();
+    scene.lab.lose(Host::Backend(1), 0).unwrap();
+    let began = Instant::now();
+    assert_eq!(connection.reply().unwrap().body, b"backend1\n");
+    println!("answered {:.1?} after the daemon's death", began.elapsed());
+    scene.router.restart();
+    assert_eq!(connection.get("/whoami").unwrap().body, b"backend1\n");
+    assert_eq!(scene.flow_of(&connection)["state"], "direct");
+    drop(connection);
+    scene.comes_to_rest();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_request_that_cannot_be_delivered_after_the_daemon_s_death_is_not_waited_for() {
+    let mut scene = Scene::with_backends(1);
+    let mut connection = send_in_vain(&scene);
+    scene.router.kill();
+    scene.router.restart();
+    let began = Instant::now();
+    assert_eq!(connection.receive_all().unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    scene.comes_to_rest();
 }

@@ -39,6 +39,11 @@ impl Connection {
         self.reader.get_ref()
     }
 
+    /// Reading gives up after this long.
+    pub fn wait_at_most(&self, limit: Duration) {
+        self.stream().set_read_timeout(Some(limit)).expect("the limit is not zero");
+    }
+
     pub fn local_address(&self) -> SocketAddr {
         self.stream().local_addr().expect("the socket is connected")
     }

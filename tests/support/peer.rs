@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use socket2::SockRef;
+
 use crate::lab::{Host, Lab};
 
 /// Serves each connection in a thread of its own until dropped.
@@ -30,7 +32,9 @@ impl Peer {
         let address = SocketAddr::new(lab.backend_address(backend), port);
         let listener = lab.inside(Host::Backend(backend), || TcpListener::bind(address));
         let listener = listener.expect("the lab is up").expect("the port is free");
-        listener.set_nonblocking(true).expect("a listener can be made non-blocking");
+        // Accepts at once, and looks from time to time whether it is still wanted.
+        let patience = Some(Duration::from_millis(50));
+        SockRef::from(&listener).set_read_timeout(patience).expect("the time is not zero");
         let stopping = Arc::new(AtomicBool::new(false));
         let accepted = Arc::new(AtomicUsize::new(0));
         let thread = thread::spawn({
@@ -38,10 +42,7 @@ impl Peer {
             let serve = Arc::new(serve);
             move || {
                 while !stopping.load(Ordering::Relaxed) {
-                    let Ok((stream, _)) = listener.accept() else {
-                        thread::sleep(Duration::from_millis(2));
-                        continue;
-                    };
+                    let Ok((stream, _)) = listener.accept() else { continue };
                     accepted.fetch_add(1, Ordering::Relaxed);
                     let serve = Arc::clone(&serve);
                     thread::spawn(move || prepare(&stream).and_then(|()| serve(stream)));
@@ -71,7 +72,6 @@ impl Drop for Peer {
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     stream.set_write_timeout(Some(Duration::from_secs(60)))
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -102,14 +102,20 @@ impl Router {
 
     /// The control socket is open before the listeners are, and is answered after them.
     fn answers(&self) -> bool {
-        let ask = || {
-            let mut stream = UnixStream::connect(self.socket())?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).map(|_| answer)
-        };
-        ask().is_ok_and(|answer| answer.ends_with("ok\n"))
+        self.ask("/healthz").is_ok_and(|answer| answer.ends_with("ok\n"))
+    }
+
+    /// Everything that Prometheus would read.
+    pub fn metrics(&self) -> String {
+        self.ask("/metrics").expect("routerd answers")
+    }
+
+    fn ask(&self, path: &str) -> io::Result<String> {
+        let mut stream = UnixStream::connect(self.socket())?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
     }
 
     pub fn pid(&self) -> u32 {

@@ -99,6 +99,19 @@ impl Scene {
         (count("handed_off"), count("relayed"))
     }
 
+    /// Packets that the packet path has counted under this reason, over all daemons since the maps were made.
+    pub fn packets(&self, reason: &str) -> u64 {
+        self.metric(&format!("router_packets_total{{reason=\"{reason}\"}}"))
+    }
+
+    /// A value from `/metrics`, by the name and labels of its line; 0 if there is no such line.
+    pub fn metric(&self, series: &str) -> u64 {
+        let metrics = self.router.metrics();
+        let value =
+            metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ').map(str::to_owned));
+        value.map_or(0, |value| value.parse().expect("a count is a whole number"))
+    }
+
     /// Live sessions of all pools.
     pub fn sessions(&self) -> u64 {
         let status = self.router.ctl(["status"]);

@@ -15,6 +15,20 @@ pub struct FlowKey {
 
 const _: () = assert!(size_of::<FlowKey>() == 16);
 
+impl FlowKey {
+    /// The tuple of packets in the other direction.
+    #[inline(always)]
+    pub const fn reversed(self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+            ..self
+        }
+    }
+}
+
 /// Which of a flow's two senders a packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]

@@ -10,4 +10,4 @@ pub mod reason;
 pub mod shared;
 
 /// Version of the pinned maps' layout. A daemon refuses to adopt maps of another version.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;

@@ -67,6 +67,8 @@ reasons! {
         NextHopUnresolved = "next_hop_unresolved",
         /// The kernel refused a change to the packet.
         WriteFailed = "write_failed",
+        /// A FIN or RST that this host's stack sent for a live flow whose daemon was killed; stopped on its way out.
+        StrayEnding = "stray_ending",
     }
 }
 

@@ -15,6 +15,7 @@ pub mod options;
 pub mod parse;
 pub mod ports;
 pub mod sequence;
+pub mod stray_ending;
 pub mod syn_options;
 pub mod translate;
 

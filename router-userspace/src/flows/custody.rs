@@ -5,13 +5,16 @@
 //! reached a socket's queue in the moment before its flow entries existed.
 
 use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use router_common::abi::flow::{FLAG_DIRECT, Flow};
 use router_common::wire::tcp::seq_before_eq;
+use socket2::SockRef;
 
-use super::sockets::{self, Peer, Repair};
+use super::sockets::{self, Peer};
 
 /// How often acknowledgements are compared.
 const TICK: Duration = Duration::from_millis(1);
@@ -36,7 +39,7 @@ pub struct Ward {
 /// One socket, and what is still to be written to it.
 #[derive(Debug)]
 struct End {
-    socket: Repair,
+    socket: OwnedFd,
     unsent: Vec<u8>,
     /// The other socket's peer has closed; FIN follows what is unsent.
     fin_wanted: bool,
@@ -56,7 +59,7 @@ pub enum Outlook {
 
 impl Ward {
     /// `to_instance` is written at once as far as the socket takes it; `ack_cut` covers it already.
-    pub fn new(slot: u32, client: Repair, instance: Repair, to_instance: Vec<u8>) -> Self {
+    pub fn new(slot: u32, client: OwnedFd, instance: OwnedFd, to_instance: Vec<u8>) -> Self {
         let end = |socket, unsent| End { socket, unsent, fin_wanted: false, fin_sent: false };
         let now = Instant::now();
         Self {
@@ -72,7 +75,7 @@ impl Ward {
         if now.duration_since(self.since) > PATIENCE {
             return Outlook::Lost;
         }
-        let acknowledged = self.all_acknowledged(flow);
+        let acknowledged = all_acknowledged(flow);
         let idle = self.ends.iter().all(End::has_written_all);
         let looked = self.queues_empty.is_some_and(|seen| now.duration_since(seen) < LATE_CHECK);
         if idle && !acknowledged && looked {
@@ -87,7 +90,7 @@ impl Ward {
             }
             Ok(false) => {
                 self.queues_empty = Some(now);
-                let over = self.ends.iter().all(End::has_written_all) && self.all_acknowledged(flow);
+                let over = self.ends.iter().all(End::has_written_all) && all_acknowledged(flow);
                 if over { Outlook::Free } else { Outlook::Keep }
             }
         }
@@ -95,28 +98,18 @@ impl Ward {
 
     /// From here on every packet is translated; then the sockets vanish.
     pub fn release(self, flow: &Flow) {
-        for translation in &flow.translations {
-            translation.traits.set(translation.traits.get() | FLAG_DIRECT);
-        }
+        make_direct(flow);
         for end in self.ends {
-            end.socket.close_silently();
+            sockets::close_silently(end.socket);
         }
     }
 
     /// Both peers learn that the connection is gone, and the flow expires.
     pub fn abort(self, flow: &Flow) {
-        for progress in &flow.progress {
-            progress.rst_seen.set(1);
-        }
+        note_reset(flow);
         for end in self.ends {
-            end.socket.abort();
+            sockets::abort(end.socket);
         }
-    }
-
-    fn all_acknowledged(&self, flow: &Flow) -> bool {
-        (0..2).all(|side| {
-            seq_before_eq(flow.translations[side].ack_cut.get(), flow.progress[side].max_ack.get())
-        })
     }
 
     /// Moves late bytes and a late FIN from each socket to the other. Tells whether there were any.
@@ -126,9 +119,9 @@ impl Ward {
             let to = 1 - from;
             // The receiver's acknowledgements of what is carried are our socket's: the cut must say so before they can come.
             let cut = &flow.translations[to].ack_cut;
-            if sockets::unread(self.ends[from].socket.socket())? > 0 {
+            if sockets::unread(&self.ends[from].socket)? > 0 {
                 let mut buffer = vec![0; LATE_BUFFER];
-                let read = match self.ends[from].socket.receive(&mut buffer) {
+                let read = match sockets::receive(&self.ends[from].socket, &mut buffer) {
                     Ok(read) => read,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                     Err(error) => return Err(error),
@@ -137,7 +130,7 @@ impl Ward {
                 self.ends[to].unsent.extend_from_slice(&buffer[..read]);
                 carried = true;
             } else if !self.ends[to].fin_wanted {
-                match sockets::peer(self.ends[from].socket.socket())? {
+                match sockets::peer(&self.ends[from].socket)? {
                     Peer::Open => {}
                     Peer::Reset => return Err(io::ErrorKind::ConnectionReset.into()),
                     Peer::Closed => {
@@ -157,6 +150,25 @@ impl Ward {
     }
 }
 
+/// Whether nothing is in custody any more, as far as the kernel programs have seen acknowledgements.
+pub fn all_acknowledged(flow: &Flow) -> bool {
+    (0..2).all(|side| seq_before_eq(flow.translations[side].ack_cut.get(), flow.progress[side].max_ack.get()))
+}
+
+/// From here on every packet is translated.
+pub fn make_direct(flow: &Flow) {
+    for translation in &flow.translations {
+        translation.traits.set(translation.traits.get() | FLAG_DIRECT);
+    }
+}
+
+/// The flow is to expire, and resets from this host may pass.
+pub fn note_reset(flow: &Flow) {
+    for progress in &flow.progress {
+        progress.rst_seen.set(1);
+    }
+}
+
 impl End {
     fn has_written_all(&self) -> bool {
         self.unsent.is_empty() && self.fin_wanted == self.fin_sent
@@ -164,14 +176,14 @@ impl End {
 
     fn write(&mut self) -> io::Result<()> {
         if !self.unsent.is_empty() {
-            match self.socket.send(&self.unsent) {
+            match sockets::send(&self.socket, &self.unsent) {
                 Ok(sent) => drop(self.unsent.drain(..sent)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
         }
         if self.unsent.is_empty() && self.fin_wanted && !self.fin_sent {
-            self.socket.shut_down_write()?;
+            SockRef::from(&self.socket).shutdown(Shutdown::Write)?;
             self.fin_sent = true;
         }
         Ok(())
@@ -243,17 +255,13 @@ mod tests {
     }
 
     /// A ward between two peers whose acknowledgements are recorded before anybody looks.
-    fn ward() -> Option<(TcpStream, TcpStream, Ward, Flow)> {
+    fn ward() -> (TcpStream, TcpStream, Ward, Flow) {
         let ((client, ours), (instance, theirs)) = (pair(), pair());
-        let (Ok(ours), Ok(theirs)) = (Repair::enter(ours.into()), Repair::enter(theirs.into())) else {
-            eprintln!("skipped: TCP_REPAIR needs CAP_NET_ADMIN");
-            return None;
-        };
         let flow = Flow::default();
         for progress in &flow.progress {
             progress.max_ack.set(1 << 30);
         }
-        Some((client, instance, Ward::new(0, ours, theirs, Vec::new()), flow))
+        (client, instance, Ward::new(0, ours.into(), theirs.into(), Vec::new()), flow)
     }
 
     fn free(ward: &mut Ward, flow: &Flow) {
@@ -265,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_ward_is_not_free_while_late_bytes_wait_even_if_all_is_acknowledged() {
-        let Some((mut client, mut instance, mut ward, flow)) = ward() else { return };
+        let (mut client, mut instance, mut ward, flow) = ward();
         let late: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
         instance.write_all(&late).unwrap();
         let reader = std::thread::spawn(move || {
@@ -280,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_late_fin_is_sent_on_and_noted_as_the_kernel_would() {
-        let Some((client, mut instance, mut ward, flow)) = ward() else { return };
+        let (client, mut instance, mut ward, flow) = ward();
         flow.translations[0].seq_delta.set(1_000);
         flow.translations[1].ack_cut.set(5_000);
         client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -292,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_side_that_is_gone_ends_the_ward_with_a_reset_of_the_other() {
-        let Some((client, mut instance, mut ward, flow)) = ward() else { return };
+        let (client, mut instance, mut ward, flow) = ward();
         socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
         drop(client);
         let deadline = Instant::now() + Duration::from_secs(5);

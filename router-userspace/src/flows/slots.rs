@@ -20,6 +20,8 @@ pub struct Holding {
     pub rule: String,
     /// When both sides were seen to have finished.
     pub ended: Option<Instant>,
+    /// When a flow was adopted of which some bytes were in custody: the sockets that held them are gone.
+    pub orphaned: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     fn holding() -> Holding {
-        Holding { session: None, source_port: None, rule: String::new(), ended: None }
+        Holding { session: None, source_port: None, rule: String::new(), ended: None, orphaned: None }
     }
 
     #[test]

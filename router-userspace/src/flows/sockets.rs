@@ -1,13 +1,16 @@
 //! Reading a live TCP socket's state, and leaving it without a word on the wire.
 //!
 //! `TCP_REPAIR` (Linux 3.5, made for checkpoint and restore) does both: it shows sequence numbers, and a socket that is closed in repair
-//! mode sends neither FIN nor RST. Leaving repair mode is done with -1, which sends no window probe; it also
+//! mode sends neither FIN nor RST. Sockets are in that mode for these moments only: in between the kernel keeps for them what is not acknowledged yet,
+//! even when the daemon is killed. Leaving repair mode is done with -1, which sends no window probe; it also
 //! clears SO_REUSEADDR, without which a restarted daemon meets EADDRINUSE, so that is set again.
 
 use std::io;
+use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::{c_int, c_void};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 const TCP_REPAIR: c_int = 19;
 const TCP_REPAIR_QUEUE: c_int = 20;
@@ -17,7 +20,6 @@ const TCP_TIMESTAMP: c_int = 24;
 const REPAIR_ON: c_int = 1;
 const REPAIR_OFF_WITHOUT_PROBE: c_int = -1;
 
-const QUEUE_NONE: c_int = 0;
 const QUEUE_RECEIVE: c_int = 1;
 const QUEUE_SEND: c_int = 2;
 
@@ -80,143 +82,93 @@ impl From<io::Error> for StateError {
     }
 }
 
-/// A socket in repair mode. Dropping it without [`Repair::close_silently`] leaves repair mode.
-#[derive(Debug)]
-pub struct Repair {
-    socket: Option<OwnedFd>,
+/// Reads what a handoff needs. The socket is as before afterwards.
+pub fn state(socket: &OwnedFd) -> Result<SocketState, StateError> {
+    let _repair = RepairMode::enter(socket)?;
+    let info = tcp_info(socket)?;
+    if info.tcpi_state != TCP_ESTABLISHED {
+        return Err(StateError::HalfClosed);
+    }
+    let agreed = Agreed::from_info(&info);
+    let mut clock_offset = 0;
+    if agreed.timestamps {
+        let clock = get_int(socket, libc::IPPROTO_TCP, TCP_TIMESTAMP)? as u32;
+        // The lowest bit tells the unit, not the time.
+        if clock & 1 != 0 {
+            return Err(StateError::MicrosecondClock);
+        }
+        clock_offset = clock.wrapping_sub(monotonic_ms());
+    }
+    set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_SEND)?;
+    let write_seq = get_int(socket, libc::IPPROTO_TCP, TCP_QUEUE_SEQ)? as u32;
+    let unacked = ioctl_int(socket, libc::TIOCOUTQ)? as u32;
+    set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_RECEIVE)?;
+    let (rcv_nxt, unread) = receive_queue(socket)?;
+    Ok(SocketState {
+        agreed,
+        write_seq,
+        rcv_nxt,
+        unread,
+        unacked,
+        clock_offset,
+        peer_window: info.tcpi_snd_wnd,
+    })
 }
 
-impl Repair {
-    /// Enters repair mode. Packets are still received and acknowledged, and what was written is still sent again when it gets lost; a close,
-    /// also by the death of the process, is silent.
-    pub fn enter(socket: OwnedFd) -> Result<Self, (io::Error, OwnedFd)> {
-        match set_int(&socket, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_ON) {
-            Ok(()) => Ok(Self { socket: Some(socket) }),
-            Err(error) => Err((error, socket)),
+/// The end of the receive queue and its length, of one moment: bytes may arrive between two calls.
+fn receive_queue(socket: &OwnedFd) -> io::Result<(u32, u32)> {
+    let mut rcv_nxt = get_int(socket, libc::IPPROTO_TCP, TCP_QUEUE_SEQ)?;
+    loop {
+        let unread = unread(socket)?;
+        let again = get_int(socket, libc::IPPROTO_TCP, TCP_QUEUE_SEQ)?;
+        if again == rcv_nxt {
+            return Ok((rcv_nxt as u32, unread));
         }
+        rcv_nxt = again;
     }
+}
 
-    pub fn socket(&self) -> &OwnedFd {
-        self.socket.as_ref().expect("present until closed or left")
-    }
+/// Closes the socket. Nothing is sent, and the kernel forgets the connection.
+pub fn close_silently(socket: OwnedFd) {
+    // Fails only without the privilege that `state` needed too.
+    let _ = set_int(&socket, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_ON);
+}
 
-    /// Reads what a handoff needs.
-    pub fn state(&self) -> Result<SocketState, StateError> {
-        let socket = self.socket();
-        let info = tcp_info(socket)?;
-        if info.tcpi_state != TCP_ESTABLISHED {
-            return Err(StateError::HalfClosed);
-        }
-        let agreed = Agreed::from_info(&info);
-        let mut clock_offset = 0;
-        if agreed.timestamps {
-            let clock = get_int(socket, libc::IPPROTO_TCP, TCP_TIMESTAMP)? as u32;
-            // The lowest bit tells the unit, not the time.
-            if clock & 1 != 0 {
-                return Err(StateError::MicrosecondClock);
-            }
-            clock_offset = clock.wrapping_sub(monotonic_ms());
-        }
-        set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_SEND)?;
-        let write_seq = get_int(socket, libc::IPPROTO_TCP, TCP_QUEUE_SEQ)? as u32;
-        let unacked = ioctl_int(socket, libc::TIOCOUTQ)? as u32;
-        set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_RECEIVE)?;
-        let (rcv_nxt, unread) = self.receive_queue()?;
-        // In the send queue's repair mode the kernel would hold back what was written.
-        set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_NONE)?;
-        Ok(SocketState {
-            agreed,
-            write_seq,
-            rcv_nxt,
-            unread,
-            unacked,
-            clock_offset,
-            peer_window: info.tcpi_snd_wnd,
-        })
-    }
+/// Closes the socket with RST.
+pub fn abort(socket: OwnedFd) {
+    // Fails only on a socket that is closed already.
+    let _ = SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO));
+}
 
-    /// The end of the receive queue and its length, of one moment: bytes may arrive between two calls.
-    fn receive_queue(&self) -> io::Result<(u32, u32)> {
-        let socket = self.socket();
-        let mut rcv_nxt = get_int(socket, libc::IPPROTO_TCP, TCP_QUEUE_SEQ)?;
-        loop {
-            let unread = unread(socket)?;
-            let again = get_int(socket, libc::IPPROTO_TCP, TCP_QUEUE_SEQ)?;
-            if again == rcv_nxt {
-                return Ok((rcv_nxt as u32, unread));
-            }
-            rcv_nxt = again;
-        }
-    }
+/// Writes what the send buffer takes. `WouldBlock` where it takes nothing.
+pub fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    SockRef::from(socket).send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+}
 
-    /// Writes what the send buffer takes, and is back in repair mode afterwards. `WouldBlock` where it takes nothing.
-    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.outside(|socket| {
-            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            // SAFETY: the buffer is valid for its length.
-            let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-            usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-        })
-    }
+/// Reads what has been received; 0 where the peer has closed its direction. `WouldBlock` where there is nothing.
+pub fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let at = buffer.as_mut_ptr().cast();
+    // SAFETY: the buffer is valid for its length.
+    let received = unsafe { libc::recv(socket.as_raw_fd(), at, buffer.len(), libc::MSG_DONTWAIT) };
+    usize::try_from(received).map_err(|_| io::Error::last_os_error())
+}
 
-    /// Reads what has been received; 0 where the peer has closed its direction. `WouldBlock` where there is nothing.
-    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.outside(|socket| {
-            let at = buffer.as_mut_ptr().cast();
-            // SAFETY: the buffer is valid for its length.
-            let received = unsafe { libc::recv(socket.as_raw_fd(), at, buffer.len(), libc::MSG_DONTWAIT) };
-            usize::try_from(received).map_err(|_| io::Error::last_os_error())
-        })
-    }
+/// A socket is in repair mode while this lives. Packets are still received and acknowledged.
+struct RepairMode<'a>(&'a OwnedFd);
 
-    /// Sends FIN behind what has been written.
-    pub fn shut_down_write(&self) -> io::Result<()> {
-        self.outside(|socket| socket2::SockRef::from(socket).shutdown(std::net::Shutdown::Write))
-    }
-
-    /// Closes with RST.
-    pub fn abort(mut self) {
-        if let Some(socket) = self.socket.take() {
-            leave_repair(&socket);
-            // Fails only on a socket that is closed already.
-            let _ = socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO));
-        }
-    }
-
-    /// Ordinary calls are refused in repair mode.
-    fn outside<T>(&self, call: impl FnOnce(&OwnedFd) -> io::Result<T>) -> io::Result<T> {
-        let socket = self.socket();
-        set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_OFF_WITHOUT_PROBE)?;
-        let result = call(socket);
+impl<'a> RepairMode<'a> {
+    fn enter(socket: &'a OwnedFd) -> io::Result<Self> {
         set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_ON)?;
-        result
-    }
-
-    /// Leaves repair mode; the socket works as before.
-    pub fn leave(mut self) -> OwnedFd {
-        let socket = self.socket.take().expect("present until closed or left");
-        leave_repair(&socket);
-        socket
-    }
-
-    /// Closes the socket. Nothing is sent, and the kernel forgets the connection.
-    pub fn close_silently(mut self) {
-        drop(self.socket.take());
+        Ok(Self(socket))
     }
 }
 
-impl Drop for Repair {
+impl Drop for RepairMode<'_> {
     fn drop(&mut self) {
-        if let Some(socket) = &self.socket {
-            leave_repair(socket);
-        }
+        // Neither call can fail on a socket that has entered repair mode.
+        let _ = set_int(self.0, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_OFF_WITHOUT_PROBE);
+        let _ = set_int(self.0, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
     }
-}
-
-fn leave_repair(socket: &OwnedFd) {
-    // Neither call can fail on a socket that has entered repair mode.
-    let _ = set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_OFF_WITHOUT_PROBE);
-    let _ = set_int(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
 }
 
 impl Agreed {
@@ -229,6 +181,20 @@ impl Agreed {
             our_scale: info.tcpi_wscales >> 4,
         }
     }
+}
+
+/// Sends RST with this sequence number, in the name of a connection from `ours` to `peer` that has no socket any more.
+pub fn reset(ours: SocketAddrV4, peer: SocketAddrV4, seq: u32) -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
+    let set = |option, value| set_int(&socket, libc::IPPROTO_TCP, option, value);
+    // In repair mode a socket takes any address, and connecting sends nothing.
+    set(TCP_REPAIR, REPAIR_ON)?;
+    set(TCP_REPAIR_QUEUE, QUEUE_SEND)?;
+    set(TCP_QUEUE_SEQ, seq as c_int)?;
+    socket.bind(&ours.into())?;
+    socket.connect(&peer.into())?;
+    set(TCP_REPAIR, REPAIR_OFF_WITHOUT_PROBE)?;
+    socket.set_linger(Some(std::time::Duration::ZERO))
 }
 
 /// The kernel's `struct tcp_info` as far as it is used here (`include/uapi/linux/tcp.h`); `libc`'s ends before `tcpi_snd_wnd`.
@@ -345,7 +311,7 @@ fn ioctl_int(socket: &impl AsRawFd, request: libc::Ioctl) -> io::Result<c_int> {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -372,37 +338,62 @@ mod tests {
         assert_eq!(peer(&server).unwrap(), Peer::Closed);
     }
 
+    /// Without CAP_NET_ADMIN there is nothing to test.
+    fn may_repair(socket: &OwnedFd) -> bool {
+        match state(socket) {
+            Err(StateError::Refused(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                eprintln!("skipped: TCP_REPAIR needs CAP_NET_ADMIN");
+                false
+            }
+            _ => true,
+        }
+    }
+
     #[test]
-    fn state_counts_what_is_unread_and_a_left_socket_still_works() {
+    fn state_counts_what_is_unread_and_the_socket_still_works() {
         let (mut client, server) = pair();
         client.write_all(b"hello").unwrap();
         let mut peeked = [0; 5];
         while server.peek(&mut peeked).unwrap() < 5 {}
-        let repair = match Repair::enter(server.into()) {
-            Ok(repair) => repair,
-            // Without CAP_NET_ADMIN there is nothing to test.
-            Err((error, _)) => {
-                assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-                return eprintln!("skipped: TCP_REPAIR needs CAP_NET_ADMIN");
-            }
-        };
-        let state = repair.state().unwrap();
-        assert_eq!(state.unread, 5);
-        assert_eq!(state.unacked, 0);
-        let mut server = TcpStream::from(repair.leave());
-        server.write_all(b"hello back").unwrap();
+        let server: OwnedFd = server.into();
+        if !may_repair(&server) {
+            return;
+        }
+        let state = state(&server).unwrap();
+        assert_eq!((state.unread, state.unacked), (5, 0));
+        assert_eq!(send(&server, b"hello back").unwrap(), 10);
         let mut answer = [0; 10];
         client.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"hello back");
     }
 
     #[test]
+    fn a_connection_without_a_socket_is_reset_by_its_numbers() {
+        let (client, server) = pair();
+        let addresses = |from: &TcpStream| match (from.local_addr().unwrap(), from.peer_addr().unwrap()) {
+            (SocketAddr::V4(local), SocketAddr::V4(peer)) => (local, peer),
+            _ => unreachable!("both are IPv4"),
+        };
+        let (ours, peer) = addresses(&server);
+        let server: OwnedFd = server.into();
+        if !may_repair(&server) {
+            return;
+        }
+        let next = state(&server).unwrap().write_seq;
+        close_silently(server);
+        reset(ours, peer, next).unwrap();
+        client.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+        assert_eq!((&client).read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
     fn a_silent_close_tells_the_peer_nothing() {
         let (client, server) = pair();
-        let Ok(repair) = Repair::enter(server.into()) else {
-            return eprintln!("skipped: TCP_REPAIR needs CAP_NET_ADMIN");
-        };
-        repair.close_silently();
+        let server: OwnedFd = server.into();
+        if !may_repair(&server) {
+            return;
+        }
+        close_silently(server);
         client.set_read_timeout(Some(std::time::Duration::from_millis(50))).unwrap();
         let error = (&client).read(&mut [0; 1]).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));

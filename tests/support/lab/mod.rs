@@ -158,7 +158,23 @@ impl Lab {
     ///
     /// On arrival, because a sender is told of a packet that is dropped on its way out, and does not back off.
     pub fn lose(&self, host: Host, permille: u16) -> Result<()> {
-        network::lose(self, host, permille)
+        let condition = format!("numgen random mod 1000 <= {}", permille.clamp(1, 1000) - 1);
+        network::discard(self, host, (permille > 0).then_some(&condition))
+    }
+
+    /// Drops those packets arriving at `host` that match `condition`, such as `ip length > 100`. [`Lab::lose`] of 0 ends it.
+    pub fn discard(&self, host: Host, condition: &str) -> Result<()> {
+        network::discard(self, host, Some(condition))
+    }
+
+    /// How many packets have been dropped so far by [`Lab::lose`] or [`Lab::discard`].
+    pub fn discarded(&self, host: Host) -> u64 {
+        let listed = self.command(host, "nft").args(["list", "table", "netdev", "loss"]).output();
+        let text =
+            listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let count =
+            text.split_once("counter packets ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+        count.unwrap_or(0)
     }
 
     pub fn backend_address(&self, number: u8) -> IpAddr {

@@ -100,15 +100,15 @@ fn cable(lab: &Lab, (host, name): (Host, &str), (peer, peer_name): (Host, &str))
     ip(lab, peer, &format!("link set {peer_name} up\n"))
 }
 
-pub fn lose(lab: &Lab, host: Host, permille: u16) -> Result<()> {
+/// Drops what arrives at `host` and matches `condition`, in nft's words; nothing if there is none.
+pub fn discard(lab: &Lab, host: Host, condition: Option<&str>) -> Result<()> {
     let mut rules = String::from("table netdev loss\ndelete table netdev loss\n");
-    if permille > 0 {
+    if let Some(condition) = condition {
         rules.push_str(&format!(
             "table netdev loss {{ chain arrival {{\n\
              type filter hook ingress device eth0 priority 0;\n\
-             numgen random mod 1000 <= {} counter drop\n\
-             }}\n}}\n",
-            permille.min(1000) - 1
+             {condition} counter drop\n\
+             }}\n}}\n"
         ));
     }
     feed(lab.command(host, "nft").args(["-f", "-"]), &rules)
