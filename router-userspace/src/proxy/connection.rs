@@ -235,7 +235,7 @@ async fn carry(listener: &Listener, client: Endpoint, reached: Reached, record: 
                 fate.refused(listener, reason, [&back.client, &back.instance]);
                 held = back;
             }
-            Err(None) => return,
+            Err(None) => return lost(listener),
         }
     }
     // What cannot be sent now the relay sends; if the instance has gone meanwhile, it says so.
@@ -247,7 +247,7 @@ async fn carry(listener: &Listener, client: Endpoint, reached: Reached, record: 
     let (relay, owned, ending) = loop {
         let Held { client, instance, unsent, owned } = held;
         let parts = Parts { client, instance, unsent: (!unsent.is_empty()).then_some(unsent), bytes };
-        let Ok(mut relay) = Relay::new(parts, patience, fate.watch.take()) else { return };
+        let Ok(mut relay) = Relay::new(parts, patience, fate.watch.take()) else { return lost(listener) };
         let trigger = match relay.run().await {
             Step::End(ending) => break (relay, owned, ending),
             Step::HandOff(trigger) => trigger,
@@ -263,7 +263,7 @@ async fn carry(listener: &Listener, client: Endpoint, reached: Reached, record: 
                 fate.refused(listener, reason, [&back.client, &back.instance]);
                 held = back;
             }
-            Err(None) => return,
+            Err(None) => return lost(listener),
         }
     };
     if relay.gave_up() {
@@ -271,7 +271,7 @@ async fn carry(listener: &Listener, client: Endpoint, reached: Reached, record: 
     }
     let reason = fate.relayed(listener, RelayReason::Short);
     record.end(&settings.name, How::Relayed { reason: reason.name(), ending: ending.name() }, relay.bytes());
-    let discards_request = relay.discards_request();
+    let (discards_request, unanswered) = (relay.discards_request(), relay.bytes().1 == 0);
     let (Parts { client, instance, .. }, _) = relay.into_parts();
     match ending {
         Ending::ClientReset | Ending::Idle => instance.reset(),
@@ -284,13 +284,21 @@ async fn carry(listener: &Listener, client: Endpoint, reached: Reached, record: 
         Ending::Closed if discards_request => refuse::linger(client).await,
         Ending::Closed => {}
         Ending::ClientReset | Ending::Idle => client.reset(),
-        Ending::InstanceReset => refuse::deliver_then_reset(client).await,
-        Ending::NoResponse => {
-            observe(&table, id, Failure::Reset);
+        Ending::InstanceReset if !unanswered => refuse::deliver_then_reset(client).await,
+        Ending::InstanceReset | Ending::NoResponse => {
+            // Closing in order says nothing about the instance's health: the request may have asked for it.
+            if ending == Ending::InstanceReset {
+                observe(&table, id, Failure::Reset);
+            }
             context.counters.refused.add(RefuseReason::NoResponse);
             respond(listener, client, &Refusal::bad(RefuseReason::NoResponse)).await;
         }
     }
+}
+
+/// The host has run out of something, and a socket could neither join nor leave the runtime. Both are closed.
+fn lost(listener: &Listener) {
+    listener.context.counters.refused.add(RefuseReason::OutOfResources);
 }
 
 /// Whether a handoff is still to be hoped for, and the reason that the connection is relayed if it is not.

@@ -42,7 +42,7 @@ pub enum Ending {
     ClientReset,
     /// The instance reset its connection.
     InstanceReset,
-    /// The instance closed or reset its connection before the first byte; the client has been sent nothing.
+    /// The instance closed its connection in order before the first byte; the client has been sent nothing.
     NoResponse,
     /// Nothing moved for too long.
     Idle,
@@ -219,9 +219,6 @@ impl Relay {
             }
             match self.pump_response(cx) {
                 Some(Err(Fault::NoResponse)) => return Some(Step::End(Ending::NoResponse)),
-                Some(Err(Fault::Receiving)) if self.response.bytes == 0 => {
-                    return Some(Step::End(Ending::NoResponse));
-                }
                 Some(Err(Fault::Receiving)) => return Some(Step::End(Ending::InstanceReset)),
                 Some(Err(Fault::Sending)) => return Some(Step::End(Ending::ClientReset)),
                 Some(Ok(())) | None => {}

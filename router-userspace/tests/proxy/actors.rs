@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use router::core::counters::Counters;
-use router::core::health::CheckSpec;
+use router::core::health::{CheckKind, CheckSpec, Reachability};
 use router::core::pool::{Instance, Method, OnUnavailable, Pool};
 use router::core::status::{AdminState, InstanceStatus};
 use router::core::table::{DefaultRule, RoutingTable};
@@ -144,6 +144,18 @@ impl Drop for Proxy {
         if let Some(workers) = self.workers.take() {
             workers.stop(Duration::ZERO);
         }
+    }
+}
+
+/// A check that is never due during a test, so that only traffic is judged.
+pub fn tcp_check() -> CheckSpec {
+    CheckSpec {
+        kind: CheckKind::Tcp,
+        interval: Duration::from_secs(60),
+        timeout: Duration::from_secs(1),
+        rise: 1,
+        fall: 3,
+        initial: Reachability::Up,
     }
 }
 

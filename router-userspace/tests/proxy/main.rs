@@ -3,6 +3,7 @@
 mod actors;
 mod handoff;
 mod heads;
+mod listening;
 mod refusals;
 mod relaying;
 mod routing;

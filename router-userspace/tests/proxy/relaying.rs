@@ -256,18 +256,24 @@ fn a_connection_on_which_something_moves_outlives_the_idle_timeout() {
 }
 
 #[test]
-fn an_instance_that_closes_without_a_word_is_a_bad_gateway() {
-    let silent = instance(|mut connection| drop(read_head(&mut connection)));
+fn an_instance_that_ends_without_a_word_is_a_bad_gateway() {
+    let closing = instance(|mut connection| drop(read_head(&mut connection)));
     let aborting = instance(|mut connection| {
         read_head(&mut connection);
         abort(connection);
     });
-    for address in [silent, aborting] {
-        let proxy = proxy([address]).start();
+    // Whoever makes an instance close must not be able to take it out of service; a reset speaks against it.
+    for (address, suspected) in [(closing, false), (aborting, true)] {
+        let mut setup = proxy([address]);
+        setup.check = Some(tcp_check());
+        let proxy = setup.start();
         let response = proxy.ask(get("/"));
         assert!(response.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{response:?}");
         proxy.wait_until_idle();
         assert_eq!(proxy.counters().refused.get(RefuseReason::NoResponse), 1);
+        let table = proxy.context.table.load();
+        let (_, _, instance) = table.instances().next().unwrap();
+        assert_eq!(instance.status.health().last_failure().is_some(), suspected);
     }
 }
 

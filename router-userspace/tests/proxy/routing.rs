@@ -2,22 +2,11 @@
 
 use std::time::Duration;
 
-use router::core::health::{CheckKind, CheckSpec, Reachability};
+use router::core::health::Reachability;
 use router::core::pool::OnUnavailable;
 use router_common::abi::reason::RefuseReason;
 
 use crate::actors::*;
-
-fn tcp_check() -> CheckSpec {
-    CheckSpec {
-        kind: CheckKind::Tcp,
-        interval: Duration::from_secs(60),
-        timeout: Duration::from_secs(1),
-        rise: 1,
-        fall: 3,
-        initial: Reachability::Up,
-    }
-}
 
 #[test]
 fn a_hundred_clients_over_four_equal_instances_are_twenty_five_each() {
