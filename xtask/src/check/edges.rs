@@ -4,7 +4,7 @@ use super::Finding;
 use super::source::Source;
 
 /// Files and directories that meet something unsafe, and what it is.
-const EDGES: [(&str, &str); 12] = [
+const EDGES: [(&str, &str); 13] = [
     ("router-ebpf/src", "BPF helpers, maps and packets"),
     ("router-common/src/abi", "types that lie in memory shared with the kernel"),
     ("router-common/src/wire", "headers read in place"),
@@ -16,6 +16,7 @@ const EDGES: [(&str, &str); 12] = [
     ("router-userspace/src/proxy/sockopt.rs", "socket options"),
     ("router-userspace/tests/core/allocation.rs", "an allocator that counts"),
     ("tests/support", "namespaces and signals"),
+    ("xtask/src/bench/meter.rs", "the length of a clock tick"),
     ("xtask/src/workspace.rs", "the user's identity, and signals"),
 ];
 
