@@ -3,41 +3,17 @@
 mod bench;
 
 use bench::case::{Case, Oddity};
-use bench::model::{self, Marks, SLACK, before, not_behind};
-use bench::{NOW, checksum_errors};
+use bench::check::{self, carry, carry_as_the_model_says};
+use bench::checksum_errors;
+use bench::model::{self, Marks};
 use proptest::prelude::*;
 use router_common::abi::flow::{FLAG_DIRECT, FLAG_LIVE, FLAG_TIMESTAMPS, Translation};
 use router_common::abi::key::Side;
 use router_common::abi::reason::PacketReason;
-use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
+use router_common::path::Verdict;
+use router_common::path::memory::Frame;
 use router_common::path::syn_options::{ERASE_SACK, ERASE_TIMESTAMPS, erase};
-use router_common::path::{self, Verdict};
 use router_common::wire::tcp::{ACK, SYN};
-
-fn carry(table: &MemoryFlows, frame: &[u8]) -> (Verdict, Vec<u8>) {
-    let mut packet = Frame(frame.to_vec());
-    let verdict = path::carry(&mut packet, table, &StoppedClock(NOW));
-    (verdict, packet.0)
-}
-
-/// Carries one packet and compares everything with the model. Returns what came out.
-fn carried_as_the_model_says(table: &MemoryFlows, frame: &[u8]) -> (Verdict, Vec<u8>) {
-    let expected = model::expect(table, frame, NOW);
-    let marks_before = Marks::of(&table.flows[0]);
-    let (verdict, after) = carry(table, frame);
-    assert_eq!(verdict, expected.verdict);
-    assert_eq!(after, expected.frame);
-    assert_eq!(Marks::of(&table.flows[0]), expected.marks.unwrap_or(marks_before));
-    match verdict {
-        Verdict::Pass(_) | Verdict::Drop(_) => {
-            assert_eq!(after, frame, "what is not carried does not change")
-        }
-        Verdict::Redirect { .. } | Verdict::Resolve { .. } => {
-            assert_eq!(checksum_errors(&after), checksum_errors(frame));
-        }
-    }
-    (verdict, after)
-}
 
 fn case() -> impl Strategy<Value = Case> {
     let bytes = prop_oneof![
@@ -57,7 +33,7 @@ proptest! {
         for packet in &case.packets {
             let frame = packet.frame(&case.flow);
             prop_assert_eq!(checksum_errors(&frame), [0, 0]);
-            let (verdict, after) = carried_as_the_model_says(&table, &frame);
+            let (verdict, after) = carry_as_the_model_says(&table, &frame);
             if matches!(verdict, Verdict::Redirect { .. } | Verdict::Resolve { .. }) {
                 prop_assert_eq!(checksum_errors(&after), [0, 0]);
             }
@@ -68,13 +44,13 @@ proptest! {
     fn odd_packets_are_carried_right_or_left_alone(case in case()) {
         let table = case.flow.table();
         for packet in &case.packets {
-            carried_as_the_model_says(&table, &packet.odd_frame(&case.flow));
+            carry_as_the_model_says(&table, &packet.odd_frame(&case.flow));
         }
     }
 
     #[test]
     fn any_bytes_at_all_are_met_calmly(frame in proptest::collection::vec(any::<u8>(), 0..200), case in case()) {
-        carried_as_the_model_says(&case.flow.table(), &frame);
+        carry_as_the_model_says(&case.flow.table(), &frame);
     }
 
     #[test]
@@ -126,36 +102,7 @@ proptest! {
             let old = Marks::of(flow);
             let frame = packet.odd_frame(&case.flow);
             carry(&table, &frame);
-            let new = Marks::of(flow);
-            for (own, other) in [(0, 1), (1, 0)] {
-                let (own_delta, other_delta) =
-                    (flow.translations[own].seq_delta.get(), flow.translations[other].seq_delta.get());
-                if new[own].max_ack != old[own].max_ack {
-                    prop_assert!(before(old[own].max_ack, new[own].max_ack));
-                    let sent = old[other].max_seq.wrapping_add(other_delta).wrapping_add(SLACK);
-                    let direct = flow.translations[own].traits.get() & FLAG_DIRECT != 0;
-                    let by_us = !direct && not_behind(new[own].max_ack, flow.translations[own].ack_cut.get());
-                    prop_assert!(not_behind(new[own].max_ack, sent) || by_us);
-                }
-                // What the receiver has allowed, in the sender's own space.
-                let edge = old[other].window_edge.wrapping_add(SLACK).wrapping_sub(own_delta);
-                if new[own].max_seq != old[own].max_seq {
-                    prop_assert!(before(old[own].max_seq, new[own].max_seq));
-                    prop_assert!(not_behind(new[own].max_seq, edge));
-                }
-                if new[own].window_edge != old[own].window_edge {
-                    prop_assert!(before(old[own].window_edge, new[own].window_edge));
-                }
-                if new[own].fin_seen > old[own].fin_seen {
-                    prop_assert!(not_behind(new[own].fin_end, edge));
-                    prop_assert!(not_behind(old[other].max_ack.wrapping_sub(own_delta), new[own].fin_end));
-                }
-                if new[own].rst_seen > old[own].rst_seen {
-                    let seq = u32::from_be_bytes(frame[38..42].try_into().unwrap());
-                    let expected_by_receiver = new[other].max_ack.wrapping_sub(own_delta);
-                    prop_assert!(seq == old[own].max_seq || seq == expected_by_receiver);
-                }
-            }
+            check::marks_moved_rightly(flow, &frame, &old);
         }
     }
 

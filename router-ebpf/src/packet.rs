@@ -13,6 +13,8 @@ use router_common::wire::tcp::Tcp;
 
 use crate::maps::OPTIONS_SCRATCH;
 
+/// `linux/if_packet.h`
+const PACKET_HOST: u32 = 0;
 const BPF_F_PSEUDO_HDR: u64 = 1 << 4;
 
 /// A socket buffer at a TC hook.
@@ -41,6 +43,18 @@ impl Packet for Skb<'_> {
     #[inline(always)]
     fn len(&self) -> usize {
         self.ctx.len() as usize
+    }
+
+    #[inline(always)]
+    fn has_vlan_tag(&self) -> bool {
+        // SAFETY: the context is the program's own.
+        unsafe { (*self.ctx.skb.skb).vlan_present != 0 }
+    }
+
+    #[inline(always)]
+    fn is_for_this_host(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.ctx.skb.skb).pkt_type == PACKET_HOST }
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! The loaded kernel programs by themselves: tables to fill, and frames to run through (BPF_PROG_TEST_RUN). Nothing is attached.
+//! The loaded kernel programs by themselves: tables to fill, and frames to run through (BPF_PROG_TEST_RUN). Nothing is attached unless asked for.
 
 use std::cell::RefCell;
 use std::fs;
@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
-use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::programs::links::LinkOrder;
+use aya::programs::tc::TcAttachOptions;
+use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use router::flows::kernel::OBJECT;
 use router_common::abi::flow::Flow;
@@ -44,7 +46,7 @@ pub struct Ran {
     /// `TC_ACT_*`.
     pub action: i32,
     pub frame: Vec<u8>,
-    /// Of the last round, on average over all rounds.
+    /// Of one round, on average.
     pub duration: Duration,
 }
 
@@ -135,6 +137,15 @@ impl Datapath {
             Ok(cpus.iter().sum())
         };
         PacketReason::ALL.iter().map(sum).collect()
+    }
+
+    /// Attaches the ingress program to an interface in the calling thread's namespace, for as long as this lives.
+    pub fn attach_ingress(&mut self, interface: &str) -> Result<()> {
+        let program: &mut SchedClassifier =
+            self.ebpf.program_mut("router_ingress").context("the program was loaded")?.try_into()?;
+        let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+        program.attach_with_options(interface, TcAttachType::Ingress, options)?;
+        Ok(())
     }
 
     /// A frame arrives.

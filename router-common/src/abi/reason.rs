@@ -69,6 +69,10 @@ reasons! {
         WriteFailed = "write_failed",
         /// A FIN or RST that this host's stack sent for a live flow whose daemon was killed; stopped on its way out.
         StrayEnding = "stray_ending",
+        /// Carries a VLAN tag; the VLAN's own interface takes it.
+        VlanTagged = "vlan_tagged",
+        /// Addressed to another host on the link, and only overheard.
+        OtherHost = "other_host",
     }
 }
 

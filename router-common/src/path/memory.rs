@@ -23,6 +23,15 @@ impl Packet for Frame {
         self.0.len()
     }
 
+    /// Nothing lies beside the bytes.
+    fn has_vlan_tag(&self) -> bool {
+        false
+    }
+
+    fn is_for_this_host(&self) -> bool {
+        true
+    }
+
     fn view<T: Wire>(&self, offset: usize) -> Option<&T> {
         let bytes = self.0.get(offset..offset.checked_add(size_of::<T>())?)?;
         // SAFETY: `bytes` is exactly as long as `T`, and `Wire` types have alignment 1 and no invalid values.

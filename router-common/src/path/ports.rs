@@ -18,6 +18,12 @@ pub trait Packet {
         self.len() == 0
     }
 
+    /// Whether a VLAN tag belongs to the frame that no longer lies among its bytes: the network card or the kernel took it off (IEEE 802.1Q).
+    fn has_vlan_tag(&self) -> bool;
+
+    /// Whether its destination is this host's link-layer address. A promiscuous interface overhears other frames too.
+    fn is_for_this_host(&self) -> bool;
+
     /// The bytes at `offset` as a `T`; `None` where the packet (or its directly accessible part) is too short.
     fn view<T: Wire>(&self, offset: usize) -> Option<&T>;
 

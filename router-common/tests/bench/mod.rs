@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its part of the bench")]
 
 pub mod case;
+pub mod check;
 pub mod model;
 
 use std::cell::RefCell;
@@ -93,6 +94,21 @@ impl Bench {
         flows.keys.borrow_mut().insert(key(CLIENT, VIP), FlowRef::new(0, Side::Client));
         flows.keys.borrow_mut().insert(key(INSTANCE, SOURCE), FlowRef::new(0, Side::Instance));
         Self { flows: MemoryFlows { flows: vec![flow], next_hops: next_hops(), ..flows } }
+    }
+
+    /// A flow whose sockets are closed, and in slot 1 the flow that turns the client's packets back into what they were.
+    pub fn mirrored() -> Self {
+        let mut bench = Self::direct();
+        let flow = bench.flow().clone();
+        fill(&flow.translations[0], CLIENT_ISN_DELTA.wrapping_neg(), [SOURCE, INSTANCE, CLIENT, VIP]);
+        fill(&flow.translations[1], INSTANCE_ISN_DELTA.wrapping_neg(), [VIP, CLIENT, INSTANCE, SOURCE]);
+        bench.flows.keys.borrow_mut().insert(key(SOURCE, INSTANCE), FlowRef::new(1, Side::Client));
+        for (side, delta) in [(Side::Client, 77u32), (Side::Instance, 99)] {
+            bench.flow().progress(side).timestamp_delta.set(delta);
+            flow.progress(side).timestamp_delta.set(delta.wrapping_neg());
+        }
+        bench.flows.flows.push(flow);
+        bench
     }
 
     pub fn flow(&self) -> &Flow {
