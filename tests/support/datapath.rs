@@ -181,14 +181,17 @@ impl Datapath {
     }
 }
 
-/// CLOCK_MONOTONIC in ns, which is what the programs read.
-pub fn monotonic_now() -> u64 {
-    // SAFETY: all-zero is a valid `timespec`.
-    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid place for the result.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    assert_eq!(result, 0, "every Linux has this clock");
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+/// What the programs read as the time, in ns: CLOCK_MONOTONIC, and the same as of the last tick.
+pub fn monotonic_now() -> (u64, u64) {
+    let read = |clock| {
+        // SAFETY: all-zero is a valid `timespec`.
+        let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+        // SAFETY: a valid place for the result.
+        let result = unsafe { libc::clock_gettime(clock, &mut time) };
+        assert_eq!(result, 0, "every Linux has this clock");
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    (read(libc::CLOCK_MONOTONIC), read(libc::CLOCK_MONOTONIC_COARSE))
 }
 
 /// A place for the maps that the programs pin; a router on this host keeps its own.
