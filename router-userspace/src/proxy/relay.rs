@@ -254,7 +254,7 @@ impl Relay {
             if watch.as_ref().is_some_and(|watch| watch.holds_request()) {
                 return None;
             }
-            match flush(cx, request, instance, last_moved)? {
+            match flush(cx, request, instance, response.phase, last_moved)? {
                 Ok(()) if request.phase == Phase::Closed => return Some(Ok(())),
                 Ok(()) => {}
                 Err(fault) => return Some(Err(fault)),
@@ -277,7 +277,7 @@ impl Relay {
     fn pump_response(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Fault>> {
         let Self { client, instance, request, response, watch, last_moved, .. } = self;
         loop {
-            match flush(cx, response, client, last_moved)? {
+            match flush(cx, response, client, request.phase, last_moved)? {
                 Ok(()) if response.phase == Phase::Closed => return Some(Ok(())),
                 Ok(()) => {}
                 Err(fault) => return Some(Err(fault)),
@@ -336,6 +336,7 @@ fn flush(
     cx: &mut Context<'_>,
     direction: &mut Direction,
     to: &mut Endpoint,
+    other_phase: Phase,
     last_moved: &mut Instant,
 ) -> Option<Result<(), Fault>> {
     let end_follows = direction.phase == Phase::Ended;
@@ -354,8 +355,11 @@ fn flush(
         return Some(Err(Fault::Receiving));
     }
     if direction.phase == Phase::Ended {
-        // Fails only if the connection is gone, and then receiving says so.
-        let _ = to.socket().shutdown(Shutdown::Write);
+        // The second end is the end of the connection: closing the socket says it too.
+        if other_phase != Phase::Closed {
+            // Fails only if the connection is gone, and then receiving says so.
+            let _ = to.socket().shutdown(Shutdown::Write);
+        }
         direction.phase = Phase::Closed;
     }
     Some(Ok(()))
