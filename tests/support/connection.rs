@@ -52,6 +52,11 @@ impl Connection {
         self.reader.get_mut().write_all(bytes.as_ref())
     }
 
+    /// A second handle, to send while the first waits for the reply.
+    pub fn sender(&self) -> io::Result<TcpStream> {
+        self.stream().try_clone()
+    }
+
     /// Sends a GET that keeps the connection alive and reads the reply.
     pub fn get(&mut self, path: &str) -> io::Result<Reply> {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: lab\r\n\r\n"))?;

@@ -201,8 +201,10 @@ pub fn is_prefix(prefix: &Path, length: u64, of: &Path) -> io::Result<bool> {
 
 /// Bytes that differ at every place: nothing can be lost, repeated or swapped unnoticed.
 pub fn pattern(length: usize) -> Vec<u8> {
-    let words = (1..).map(|number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-    let mut bytes: Vec<u8> = words.take(length.div_ceil(8)).flatten().collect();
+    let mut bytes = vec![0; length.next_multiple_of(8)];
+    for (word, number) in bytes.chunks_exact_mut(8).zip(1u64..) {
+        word.copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    }
     bytes.truncate(length);
     bytes
 }

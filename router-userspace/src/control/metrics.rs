@@ -62,7 +62,9 @@ fn daemon(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     count(encoder, "requests", "First requests read completely", counters.requests.get())?;
     count(encoder, "handoffs", "Connections handed to the packet path", counters.handoffs.get())?;
     let help = "Times that another instance was tried after connecting to one had failed";
-    count(encoder, "retries", help, counters.retries.get())
+    count(encoder, "retries", help, counters.retries.get())?;
+    let help = "First requests behind which others had come already, which go on to the same instance unread";
+    count(encoder, "pipelined", help, counters.pipelined.get())
 }
 
 fn reasons(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {

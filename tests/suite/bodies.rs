@@ -1,0 +1,144 @@
+//! Requests that do not come as one head and one body, one after the other.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use support::scene::{PEER_PORT, pattern};
+use support::{Entry, Peer, Scene, peer};
+
+const ENTRIES: [Entry; 3] = [Entry::Handoff, Entry::Auto, Entry::Relay];
+
+/// Answers a `PUT` with its body when it has come whole, or at once with `early`, and takes the body afterwards.
+fn serve(mut stream: TcpStream) -> io::Result<()> {
+    loop {
+        let head = String::from_utf8_lossy(&peer::read_head(&mut stream)?).into_owned();
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok());
+        let mut body = vec![0; length.unwrap_or(0)];
+        if head.contains(" /peer/early ") {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly")?;
+            stream.read_exact(&mut body)?;
+            continue;
+        }
+        stream.read_exact(&mut body)?;
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len())?;
+        stream.write_all(&body)?;
+    }
+}
+
+fn scene() -> (Scene, Peer) {
+    let scene = Scene::with_backends(1);
+    let peer = Peer::start(&scene.lab, 1, PEER_PORT, serve);
+    (scene, peer)
+}
+
+fn put(path: &str, length: usize) -> Vec<u8> {
+    format!("PUT {path} HTTP/1.1\r\nHost: lab\r\nContent-Length: {length}\r\n\r\n").into_bytes()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn pipelined_requests_are_answered_in_order_by_one_instance() {
+    let (scene, _peer) = scene();
+    for entry in ENTRIES {
+        let mut connection = scene.connect(entry);
+        let all: String =
+            (1..=20).map(|number| format!("GET /page-{number} HTTP/1.1\r\nHost: lab\r\n\r\n")).collect();
+        connection.send(all).unwrap();
+        for number in 1..=20 {
+            let reply = connection.reply().unwrap().text();
+            assert!(reply.contains(&format!("request: GET /page-{number} HTTP/1.1\n")), "{entry:?}: {reply}");
+            assert!(reply.contains(&format!("request-on-connection: {number}\n")), "{entry:?}: {reply}");
+        }
+    }
+    assert_eq!(scene.metric("router_pipelined_total"), 3);
+    scene.assert_no_segment_was_spoiled();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_head_and_a_body_in_one_segment_arrive_whole() {
+    let (scene, _peer) = scene();
+    for entry in ENTRIES {
+        // From a body that the first read takes whole to one that it does not.
+        for length in [1, 1_000, 20_000, 60_000, 300_000] {
+            let body = pattern(length);
+            let mut connection = scene.connect(entry);
+            connection.send([put("/peer/whole", length), body.clone()].concat()).unwrap();
+            assert!(connection.reply().unwrap().body == body, "{entry:?}, {length} bytes");
+            // And once more, on the way that the connection has taken meanwhile.
+            connection.send([put("/peer/whole", length), body.clone()].concat()).unwrap();
+            assert!(connection.reply().unwrap().body == body, "{entry:?}, {length} bytes again");
+        }
+    }
+    scene.comes_to_rest();
+    scene.assert_no_segment_was_spoiled();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_head_in_pieces_and_a_slow_body_arrive_whole() {
+    let (scene, _peer) = scene();
+    std::thread::scope(|threads| {
+        for entry in ENTRIES {
+            let scene = &scene;
+            threads.spawn(move || {
+                let body = pattern(2_000);
+                let mut connection = scene.connect(entry);
+                let head = put("/peer/slow", body.len());
+                for piece in head.chunks(7).chain(body.chunks(50)) {
+                    connection.send(piece).unwrap();
+                    sleep(Duration::from_millis(20));
+                }
+                assert!(connection.reply().unwrap().body == body, "{entry:?}");
+            });
+        }
+    });
+    scene.comes_to_rest();
+    scene.assert_no_segment_was_spoiled();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_response_may_come_before_the_request_has_ended() {
+    let (scene, _peer) = scene();
+    for entry in ENTRIES {
+        let body = pattern(1_000_000);
+        let mut connection = scene.connect(entry);
+        let began = Instant::now();
+        connection.send(put("/peer/early", body.len())).unwrap();
+        connection.send(&body[..100_000]).unwrap();
+        assert_eq!(connection.reply().unwrap().body, b"early");
+        assert!(began.elapsed() < Duration::from_secs(2), "{entry:?}: {:?}", began.elapsed());
+        connection.send(&body[100_000..]).unwrap();
+        // The instance has taken every byte of it, or it would misread what follows.
+        connection.send([put("/peer/whole", 3), b"end".to_vec()].concat()).unwrap();
+        assert_eq!(connection.reply().unwrap().body, b"end", "{entry:?}");
+    }
+    scene.comes_to_rest();
+    scene.assert_no_segment_was_spoiled();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_client_may_be_told_to_continue_before_it_sends_its_body() {
+    let scene = Scene::with_backends(1);
+    let _peer = Peer::start(&scene.lab, 1, PEER_PORT, |mut stream| {
+        peer::read_head(&mut stream)?;
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+        let mut body = [0; 9];
+        stream.read_exact(&mut body)?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")?;
+        stream.write_all(&body)
+    });
+    for entry in ENTRIES {
+        let mut connection = scene.connect(entry);
+        let head = "PUT /peer/ HTTP/1.1\r\nHost: lab\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n";
+        connection.send(head).unwrap();
+        assert_eq!(connection.receive(25).unwrap(), b"HTTP/1.1 100 Continue\r\n\r\n", "{entry:?}");
+        connection.send("the whole").unwrap();
+        assert_eq!(connection.reply().unwrap().body, b"the whole", "{entry:?}");
+    }
+    scene.assert_no_segment_was_spoiled();
+}

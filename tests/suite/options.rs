@@ -1,0 +1,237 @@
+//! Handshakes that differ between the two legs of a connection: bytes must arrive whole in both directions whatever each side has
+//! agreed to. Every story reads from both ends' kernels that its options were in force.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use support::counters::counter;
+use support::lab::Host;
+use support::scene::{PEER_PORT, pattern};
+use support::tcp::{Agreed, agreed};
+use support::{Entry, Peer, Scene, peer};
+
+const CLIENT: Host = Host::Client;
+const INSTANCE: Host = Host::Backend(1);
+/// Enough for many windows, and to scale them up.
+const LENGTH: usize = 2 << 20;
+
+/// A scene whose instance answers `GET` with [`LENGTH`] bytes and returns the body of a `PUT`, and says what it has agreed to.
+struct Stage {
+    scene: Scene,
+    _peer: Peer,
+    instance_agreed: Receiver<Agreed>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let scene = Scene::with_backends(1);
+        let (tell, instance_agreed) = channel();
+        let tell = Mutex::new(tell);
+        let body = Arc::new(pattern(LENGTH));
+        let peer = Peer::start(&scene.lab, 1, PEER_PORT, move |stream| {
+            tell.lock().unwrap().send(agreed(&stream)?).map_err(io::Error::other)?;
+            serve(stream, &body)
+        });
+        Self { scene, _peer: peer, instance_agreed }
+    }
+
+    fn set(&self, sysctls: &[(Host, &str, &str)]) {
+        for (host, key, value) in sysctls {
+            self.scene.lab.sysctl(*host, &format!("net.ipv4.{key}"), value).unwrap();
+        }
+    }
+
+    /// Sends a body down and one up on one connection, and some small requests between. Returns what the client's end and the
+    /// instance's end have agreed to.
+    fn exchange(&self, entry: Entry) -> (Agreed, Agreed) {
+        let began = Instant::now();
+        let body = pattern(LENGTH);
+        let mut connection = self.scene.connect(entry);
+        assert!(
+            connection.get("/peer/down").unwrap().body == body,
+            "{entry:?}: the download arrives changed"
+        );
+        self.scene.flow_of(&connection);
+        connection
+            .send(format!("PUT /peer/up HTTP/1.1\r\nHost: lab\r\nContent-Length: {LENGTH}\r\n\r\n"))
+            .unwrap();
+        let uploading = connection.sender().unwrap();
+        std::thread::scope(|threads| {
+            threads.spawn(|| (&uploading).write_all(&body));
+            assert!(connection.reply().unwrap().body == body, "{entry:?}: the upload arrives changed");
+        });
+        for _ in 0..3 {
+            assert_eq!(connection.get("/peer/small").unwrap().body, b"small");
+        }
+        let ends = (agreed(connection.stream()).unwrap(), self.instance_agreed.recv().unwrap());
+        println!("{entry:?} in {:.2?}: client {:?}, instance {:?}", began.elapsed(), ends.0, ends.1);
+        ends
+    }
+
+    /// Everything was handed off, and no packet was spoiled.
+    fn assert_carried(&self, connections: u64) {
+        assert_eq!(self.scene.carried(), (connections, 0), "handed off and relayed");
+        self.scene.comes_to_rest();
+        self.scene.assert_no_segment_was_spoiled();
+    }
+}
+
+fn serve(mut stream: TcpStream, body: &[u8]) -> io::Result<()> {
+    loop {
+        let head = String::from_utf8_lossy(&peer::read_head(&mut stream)?).into_owned();
+        match head.split(' ').nth(1) {
+            Some("/peer/down") => answer(&mut stream, body)?,
+            Some("/peer/up") => {
+                let mut received = vec![0; LENGTH];
+                stream.read_exact(&mut received)?;
+                answer(&mut stream, &received)?;
+            }
+            _ => answer(&mut stream, b"small")?,
+        }
+    }
+}
+
+fn answer(stream: &mut TcpStream, body: &[u8]) -> io::Result<()> {
+    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len())?;
+    stream.write_all(body)
+}
+
+/// The receive buffers from which a kernel derives this window scale (RFC 7323 §2.3).
+fn buffers_for_scale(scale: u8) -> String {
+    format!("4096 131072 {}", 65_535u64 << scale)
+}
+
+#[test]
+#[ignore = "needs root"]
+fn windows_of_any_pair_of_scales_are_translated() {
+    let stage = Stage::new();
+    // The client's, the router's own, and the instance's. This kernel's smallest is 7.
+    let triples = [(7, 10, 10), (10, 10, 7), (9, 10, 10), (7, 9, 14), (14, 7, 9), (10, 7, 10)];
+    for (client, router, instance) in triples {
+        for (host, scale) in [(CLIENT, client), (Host::Gateway, router), (INSTANCE, instance)] {
+            stage.set(&[(host, "tcp_rmem", &buffers_for_scale(scale))]);
+        }
+        for entry in Entry::OFFLOADING {
+            let (client_end, instance_end) = stage.exchange(entry);
+            // What the peer announced comes first.
+            assert_eq!(client_end.scales, Some((router, client)), "of the client's connection");
+            assert_eq!(instance_end.scales, Some((router, instance)), "of the instance's connection");
+        }
+    }
+    stage.assert_carried(2 * triples.len() as u64);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_side_without_window_scaling_is_served_by_shifting() {
+    let stage = Stage::new();
+    for (client, instance) in [("0", "1"), ("1", "0"), ("0", "0")] {
+        stage.set(&[(CLIENT, "tcp_window_scaling", client), (INSTANCE, "tcp_window_scaling", instance)]);
+        for entry in Entry::OFFLOADING {
+            let (client_end, instance_end) = stage.exchange(entry);
+            assert_eq!(
+                (client_end.scales.is_some(), instance_end.scales.is_some()),
+                (client == "1", instance == "1")
+            );
+        }
+    }
+    stage.assert_carried(6);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn what_a_client_does_not_offer_is_not_agreed_with_its_instance_either() {
+    let stage = Stage::new();
+    let mut connections = 0;
+    for permille in [0, 20] {
+        stage.scene.lose(permille);
+        for (timestamps, sack) in [("1", "0"), ("0", "1"), ("0", "0")] {
+            stage.set(&[(CLIENT, "tcp_timestamps", timestamps), (CLIENT, "tcp_sack", sack)]);
+            for entry in Entry::OFFLOADING {
+                let (client, instance) = stage.exchange(entry);
+                let wanted = (timestamps == "1", sack == "1");
+                assert_eq!((client.timestamps, client.sack), wanted, "{client:?}");
+                assert_eq!((instance.timestamps, instance.sack), wanted, "{instance:?}");
+                connections += 1;
+            }
+        }
+    }
+    stage.scene.lose(0);
+    stage.assert_carried(connections);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn an_instance_without_timestamps_or_sack_serves_clients_that_have_both() {
+    let stage = Stage::new();
+    let mut connections = 0;
+    for permille in [0, 20] {
+        stage.scene.lose(permille);
+        for (timestamps, sack) in [("0", "1"), ("1", "0"), ("0", "0")] {
+            stage.set(&[(INSTANCE, "tcp_timestamps", timestamps), (INSTANCE, "tcp_sack", sack)]);
+            for entry in Entry::OFFLOADING {
+                let (client, instance) = stage.exchange(entry);
+                assert!(client.timestamps && client.sack, "{client:?}");
+                assert_eq!(
+                    (instance.timestamps, instance.sack),
+                    (timestamps == "1", sack == "1"),
+                    "{instance:?}"
+                );
+                connections += 1;
+            }
+        }
+    }
+    stage.scene.lose(0);
+    stage.assert_carried(connections);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_client_of_small_segments_is_sent_small_segments() {
+    let stage = Stage::new();
+    let route = "route change 10.77.1.0/24 dev eth0 src 10.77.1.2 advmss 536";
+    let mut ip: Command = stage.scene.lab.command(CLIENT, "ip");
+    assert!(ip.args(route.split(' ')).status().unwrap().success());
+    for entry in Entry::OFFLOADING {
+        let (_, instance) = stage.exchange(entry);
+        assert!(instance.segment <= 536, "{instance:?}");
+    }
+    stage.assert_carried(2);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn an_instance_that_acknowledges_late_receives_everything() {
+    const SMALL: usize = 1000;
+    let scene = Scene::with_backends(1);
+    let body = pattern(LENGTH + 20 * SMALL);
+    let length = body.len();
+    let _peer = Peer::start(&scene.lab, 1, PEER_PORT, move |stream| peer::acknowledge_late(stream, length));
+    for permille in [0, 20] {
+        scene.lose(permille);
+        let delayed_before = counter(&scene.lab, INSTANCE, "DelayedACKs");
+        for entry in Entry::OFFLOADING {
+            let mut connection = scene.connect(entry);
+            let head = format!("PUT /peer/late HTTP/1.1\r\nHost: lab\r\nContent-Length: {length}\r\n\r\n");
+            connection.send(head).unwrap();
+            // A kernel may hold back its acknowledgement of a segment that no second one follows.
+            for part in body[..20 * SMALL].chunks(SMALL) {
+                connection.send(part).unwrap();
+                std::thread::sleep(Duration::from_millis(60));
+            }
+            connection.send(&body[20 * SMALL..]).unwrap();
+            assert!(connection.reply().unwrap().body == body, "{entry:?}");
+        }
+        let delayed = counter(&scene.lab, INSTANCE, "DelayedACKs") - delayed_before;
+        println!("{delayed} acknowledgements were late at {permille} ‰ loss");
+        assert!(delayed > 10, "{delayed} acknowledgements were late");
+    }
+    assert_eq!(scene.carried(), (4, 0));
+    scene.lose(0);
+    scene.comes_to_rest();
+    scene.assert_no_segment_was_spoiled();
+}
