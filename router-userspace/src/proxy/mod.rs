@@ -5,6 +5,7 @@
 pub mod access;
 pub mod budget;
 pub mod buffer;
+mod carry;
 pub mod connect;
 pub mod connection;
 pub mod endpoint;
