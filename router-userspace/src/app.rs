@@ -116,7 +116,7 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
     let context = Arc::new(Context {
         table: Arc::clone(&table),
         flows: flows.clone(),
-        ports,
+        ports: Arc::clone(&ports),
         sources: SourceAddresses::new(datapath.source_addresses.clone()),
         counters: Arc::clone(&counters),
         heads: HeadBudget::new(BudgetLimits::default()),
@@ -129,7 +129,7 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
         })
         .collect();
     let workers = Workers::start(workers, serving).context("cannot start the workers")?;
-    let live = control::Live { table, counters, flows, datapath: datapath_state };
+    let live = control::Live { table, counters, flows: flows.clone(), ports, datapath: datapath_state };
     let control = control::serve(control, &listeners, &arguments.config, live)?;
     notify(&[NotifyState::Ready]);
 
@@ -137,6 +137,7 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
     notify(&[NotifyState::Stopping]);
     drop(prober);
     end(&runtime, workers, arguments.stop_timeout)?;
+    datapath::end(&datapath, flows.as_deref());
     // Does not wait for workers that a second signal has given up on.
     runtime.shutdown_background();
     drop(control);

@@ -60,8 +60,12 @@ impl Scene {
 
     /// `datapath` are further lines of that table; `arguments` are routerd's.
     pub fn with_settings(backends: u8, datapath: &str, arguments: &[&str]) -> Self {
-        let lab = TestLab::with_backends(backends);
-        let configuration = router::configuration(&lab, "", datapath, &rest(backends));
+        Self::in_lab(TestLab::with_backends(backends), datapath, "", arguments)
+    }
+
+    /// In a lab that a story has prepared; `check` is a line of the pool `nginx`.
+    pub fn in_lab(lab: TestLab, datapath: &str, check: &str, arguments: &[&str]) -> Self {
+        let configuration = router::configuration(&lab, "", datapath, &rest(lab.backends(), check));
         let router = Router::start_with(&lab, &configuration, arguments);
         Self { router, lab }
     }
@@ -144,7 +148,7 @@ impl Scene {
     }
 }
 
-fn rest(backends: u8) -> String {
+fn rest(backends: u8, check: &str) -> String {
     let mut text = String::new();
     for (entry, name) in [(Entry::Handoff, "handoff"), (Entry::Auto, "auto"), (Entry::Relay, "relay")] {
         let address = entry.address();
@@ -152,7 +156,7 @@ fn rest(backends: u8) -> String {
             "[[listener]]\nname = \"{name}\"\naddress = \"{address}\"\noffload = \"{name}\"\n\n"
         ));
     }
-    text.push_str("[[pool]]\nname = \"nginx\"\n\n");
+    text.push_str(&format!("[[pool]]\nname = \"nginx\"\n{check}\n\n"));
     for number in 1..=backends {
         let last = 10 + number;
         text.push_str(&format!(

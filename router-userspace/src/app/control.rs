@@ -11,6 +11,7 @@ use crate::config::{DaemonPlan, ListenerPlan};
 use crate::control::{Opened, Server, Settings, StartError, State};
 use crate::core::counters::Counters;
 use crate::core::table::RoutingTable;
+use crate::flows::ports::PortAllocator;
 use crate::flows::table::FlowTable;
 
 /// What the control server shows of the daemon.
@@ -19,6 +20,7 @@ pub struct Live {
     pub counters: Arc<Counters>,
     /// `None` if no kernel data path is loaded.
     pub flows: Option<Arc<dyn FlowTable>>,
+    pub ports: Arc<PortAllocator>,
     /// One line: where the data path is attached, or why it is not loaded.
     pub datapath: String,
 }
@@ -49,6 +51,7 @@ pub fn serve(
         table: live.table,
         counters: live.counters,
         flows: live.flows,
+        ports: live.ports,
         datapath: live.datapath,
         heads: Box::new(Heads::of(listeners)),
         listeners: ArcSwap::from_pointee(listeners.iter().map(Into::into).collect()),

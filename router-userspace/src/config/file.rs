@@ -46,6 +46,7 @@ pub(super) struct Datapath {
     pub pin_dir: Placed<PathBuf>,
     pub source_addresses: Option<Placed<Vec<Placed<IpAddr>>>>,
     pub source_ports: Placed<RangeInclusive<u16>>,
+    pub notrack: Placed<bool>,
 }
 
 pub(super) struct Listener {
@@ -190,6 +191,7 @@ fn datapath(section: Section<'_, '_>) -> Datapath {
         pin_dir: section.defaulted("pin_dir", values::path),
         source_addresses: section.list("source_addresses", values::ip_address),
         source_ports: section.defaulted("source_ports", values::port_range),
+        notrack: section.defaulted("notrack", values::boolean),
     };
     section.finish();
     datapath

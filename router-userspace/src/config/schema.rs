@@ -81,6 +81,7 @@ pub static DATAPATH: Section = Section {
         with_default("pin_dir", "\"/sys/fs/bpf/router\""),
         key("source_addresses", "[\"10.0.2.1\"]"),
         with_default("source_ports", "\"20000-59999\""),
+        with_default("notrack", "true"),
     ],
     later: &[],
 };

@@ -87,6 +87,17 @@ fn flows(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     let Some(flows) = &state.flows else { return Ok(()) };
     one(encoder, "flows", "Flows alive in the kernel", &ConstGauge::new(signed(flows.len() as u64)))?;
     one(encoder, "flows_max", "Greatest number of flows", &ConstGauge::new(signed(flows.capacity() as u64)))?;
+    let help = "Size of the range of source ports; each pair of source address and instance has it whole";
+    one(encoder, "source_ports_max", help, &ConstGauge::new(signed(state.ports.range().len() as u64)))?;
+    let used = state.ports.used();
+    let used = used.iter().map(|(source, instance, ports)| {
+        ([("source", source.to_string()), ("instance", instance.to_string())], *ports as i64)
+    });
+    let used: Vec<_> = used.collect();
+    let used = used.iter().map(|([(a, source), (b, instance)], ports)| {
+        ([(*a, source.as_str()), (*b, instance.as_str())], *ports)
+    });
+    gauges(encoder, "source_ports_used", "Source ports in use towards the instance", used)?;
     let help = meanings(
         "Packets that the packet path looked at",
         PacketReason::ALL.iter().map(|reason| (reason.name(), reason.description())),

@@ -13,6 +13,7 @@ use crate::config::{ListenerPlan, Offload, Protocol};
 use crate::core::counters::Counters;
 use crate::core::request::HttpRequest;
 use crate::core::table::RoutingTable;
+use crate::flows::ports::PortAllocator;
 use crate::flows::table::FlowTable;
 
 /// Reads a head exactly as a listener does, so that `explain` judges what traffic would meet.
@@ -33,6 +34,8 @@ pub struct State {
     pub counters: Arc<Counters>,
     /// `None` if no kernel data path is loaded.
     pub flows: Option<Arc<dyn FlowTable>>,
+    /// The router's ports towards instances.
+    pub ports: Arc<PortAllocator>,
     /// One line: where the data path is attached, or why it is not loaded.
     pub datapath: String,
     pub heads: Box<dyn HeadReader>,

@@ -9,6 +9,7 @@ pub mod kernel_table;
 mod mapped;
 pub mod netlink;
 mod next_hops;
+pub mod notrack;
 pub mod ports;
 mod slots;
 mod sockets;

@@ -106,6 +106,17 @@ impl PortAllocator {
         self.queue(Leg { source, instance }).free().len()
     }
 
+    /// How many ports are in use between each source address and instance that have had a connection; in their order.
+    pub fn used(&self) -> Vec<(IpAddr, SocketAddr, usize)> {
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        let used = |(leg, queue): (&Leg, &Arc<PortQueue>)| {
+            (leg.source, leg.instance, self.range.len() - queue.free().len())
+        };
+        let mut all: Vec<_> = queues.iter().map(used).collect();
+        all.sort_unstable();
+        all
+    }
+
     fn queue(&self, leg: Leg) -> Arc<PortQueue> {
         if let Some(queue) = self.queues.read().unwrap_or_else(PoisonError::into_inner).get(&leg) {
             return Arc::clone(queue);
@@ -228,8 +239,10 @@ mod tests {
         let leases: Vec<_> = (0..3).map(|_| ports.take(SOURCE, instance(1)).unwrap()).collect();
         assert!(ports.take(SOURCE, instance(1)).is_none());
         assert!(ports.take(SOURCE, instance(2)).is_some(), "another instance has its own ports");
+        assert_eq!(ports.used(), [(SOURCE, instance(1), 3), (SOURCE, instance(2), 0)]);
         drop(leases);
         assert_eq!(ports.free(SOURCE, instance(1)), 3);
+        assert_eq!(ports.used()[0], (SOURCE, instance(1), 0));
     }
 
     #[test]

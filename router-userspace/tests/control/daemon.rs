@@ -24,6 +24,7 @@ use router::core::rules;
 use router::core::session::Session;
 use router::core::status::{AdminState, InstanceStatus};
 use router::core::table::{Action, DefaultRule, RoutingTable, Rule};
+use router::flows::ports::PortAllocator;
 use router::flows::table::{FlowInfo, FlowState, FlowTable, Handoff, TcpOptions};
 use router::proxy::http;
 use router::proxy::http::scan::HeadLimits;
@@ -141,10 +142,14 @@ impl Daemon {
             flow(2, "10.1.2.4:50002", "10.0.2.22:80", 3_700),
             flow(3, "192.0.2.9:50003", "10.0.2.99:80", 5),
         ];
+        let ports = PortAllocator::new(20_000..=20_999);
+        // It returns when dropped.
+        let _lease = ports.reserve("10.0.2.1:20001".parse().unwrap(), "10.0.2.21:80".parse().unwrap());
         let state = Arc::new(State {
             table: Arc::new(ArcSwap::from_pointee(table)),
             counters,
             flows: Some(Arc::new(FixedFlows(flows))),
+            ports: Arc::new(ports),
             datapath: "TCX ingress on eth0, eth1".to_owned(),
             heads: Box::new(Heads),
             listeners: ArcSwap::from_pointee(vec![Listener {

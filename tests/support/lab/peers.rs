@@ -36,15 +36,39 @@ pub fn start(lab: &Lab) -> Result<()> {
     for number in 1..=lab.backends {
         start_nginx(lab, number)?;
     }
+    (1..=lab.backends).try_for_each(|number| wait_for_answer(lab, number))
+}
+
+/// Starts the server of a backend again.
+pub fn start_one(lab: &Lab, number: u8) -> Result<()> {
+    start_nginx(lab, number)?;
+    wait_for_answer(lab, number)
+}
+
+/// Ends the server of a backend: its port refuses.
+pub fn stop_one(lab: &Lab, number: u8) -> Result<()> {
+    let pid = fs::read_to_string(lab.host_dir(Host::Backend(number)).join("nginx.pid"))?;
+    let pid = pid.trim().parse().context("nginx writes its number")?;
+    // SAFETY: kill has no memory effects; nginx of this lab wrote the number and removes the file when it ends.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
     let began = Instant::now();
-    for number in 1..=lab.backends {
-        while !answers(lab, number) {
-            if began.elapsed() > Duration::from_secs(10) {
-                let log = fs::read_to_string(lab.host_dir(Host::Backend(number)).join("error.log"));
-                bail!("nginx on backend{number} does not answer; its log:\n{}", log.unwrap_or_default());
-            }
-            sleep(Duration::from_millis(10));
+    while answers(lab, number) {
+        if began.elapsed() > Duration::from_secs(10) {
+            bail!("nginx on backend{number} does not end");
         }
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn wait_for_answer(lab: &Lab, number: u8) -> Result<()> {
+    let began = Instant::now();
+    while !answers(lab, number) {
+        if began.elapsed() > Duration::from_secs(10) {
+            let log = fs::read_to_string(lab.host_dir(Host::Backend(number)).join("error.log"));
+            bail!("nginx on backend{number} does not answer; its log:\n{}", log.unwrap_or_default());
+        }
+        sleep(Duration::from_millis(10));
     }
     Ok(())
 }

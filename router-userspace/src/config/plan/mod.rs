@@ -53,6 +53,8 @@ pub struct DatapathPlan {
     /// The router's addresses towards instances. Empty: the one that the kernel's route to the instance prefers.
     pub source_addresses: Vec<IpAddr>,
     pub source_ports: RangeInclusive<u16>,
+    /// Whether packets of connections that may be handed off are exempted from the host's connection tracking.
+    pub notrack: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,5 +149,6 @@ fn datapath(datapath: file::Datapath) -> DatapathPlan {
         pin_dir: datapath.pin_dir.value,
         source_addresses: addresses.into_iter().map(|address| address.value).collect(),
         source_ports: datapath.source_ports.value,
+        notrack: datapath.notrack.value,
     }
 }

@@ -23,7 +23,7 @@ fn the_smallest_configuration_takes_every_default() {
     assert!((1..=64).contains(&plan.daemon.workers));
     assert_eq!((plan.datapath.interfaces, plan.datapath.attach), (Interfaces::Auto, Attach::Auto));
     assert_eq!((plan.datapath.max_flows, plan.datapath.source_ports), (1_000_000, 20_000..=59_999));
-    assert!(plan.datapath.source_addresses.is_empty());
+    assert!(plan.datapath.source_addresses.is_empty() && plan.datapath.notrack);
     let [listener] = plan.listeners.as_slice() else { panic!("one listener") };
     assert_eq!(listener.address, "10.0.1.1:80".parse::<SocketAddr>().unwrap());
     assert_eq!(
@@ -67,6 +67,7 @@ fn every_setting_is_taken_over() {
         pin_dir = "/sys/fs/bpf/other"
         source_addresses = ["10.0.2.1", "fd00::1"]
         source_ports = "30000-30999"
+        notrack = false
         [[listener]]
         name = "web"
         address = "[fd00::10]:80"
@@ -147,6 +148,7 @@ fn every_setting_is_taken_over() {
     assert_eq!((plan.datapath.attach, plan.datapath.max_flows), (Attach::Tc, 1_000));
     assert_eq!(plan.datapath.source_ports, 30_000..=30_999);
     assert_eq!(plan.datapath.flow_idle_timeout, Duration::from_secs(90));
+    assert!(!plan.datapath.notrack);
     assert_eq!(plan.datapath.source_addresses.len(), 2);
     let listener = &plan.listeners[0];
     assert_eq!(
