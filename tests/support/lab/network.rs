@@ -7,6 +7,7 @@
 //! so that the bridging is nobody's work but its own.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -82,6 +83,12 @@ fn set_parameters(lab: &Lab, host: Host) -> Result<()> {
     ];
     for (key, value) in parameters {
         lab.sysctl(host, key, value)?;
+    }
+    // Otherwise every frame that the switch forwards visits the firewall's hooks, which no switch has.
+    if host == Host::Switch && Path::new("/proc/sys/net/bridge").exists() {
+        for key in ["net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"] {
+            lab.sysctl(host, key, "0")?;
+        }
     }
     ip(lab, host, "link set lo up\n")
 }

@@ -1,4 +1,5 @@
-//! The contenders at work on the lab's gateway. All are up all the time, and idle but for the one whose turn it is.
+//! The contenders at work on the lab's gateway. Whoever costs others something while it is idle is there only for its own
+//! turn: the router's kernel programs see every packet, and so does connection tracking.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,6 +18,7 @@ use super::settings;
 use crate::daemon::{Daemon, Profile};
 use crate::topology::{Host, Lab};
 
+const ROUTER_FILE: &str = "router.toml";
 /// How long the contenders may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Flows that have ended are swept within seconds. So many are left to it while the next contender is measured.
@@ -25,13 +27,17 @@ const FLOWS_LEFT: u64 = 100;
 #[derive(Debug)]
 pub struct Gateway<'a> {
     lab: &'a Lab,
-    daemon: Daemon,
+    interrupted: &'a AtomicBool,
     haproxy: Child,
     nginx: Child,
+    /// While it is the router's turn.
+    daemon: Option<Daemon>,
+    /// Whether nftables' rules are loaded.
+    tracking: bool,
 }
 
 impl<'a> Gateway<'a> {
-    pub fn start(lab: &'a Lab, interrupted: &AtomicBool) -> Result<Self> {
+    pub fn start(lab: &'a Lab, interrupted: &'a AtomicBool) -> Result<Self> {
         let directory = lab.host_dir(Host::Gateway);
         fs::create_dir_all(directory.join("temporary"))?;
         let file = |name: &str, text: String| -> Result<_> {
@@ -39,19 +45,48 @@ impl<'a> Gateway<'a> {
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
             Ok(path)
         };
-        let router = settings::router(&directory.join("control.sock"), &lab.pin_dir());
-        let mut daemon = Daemon::start(lab, &file("router.toml", router)?, Profile::Release)?;
+        file(ROUTER_FILE, settings::router(&directory.join("control.sock"), &lab.pin_dir()))?;
         let haproxy = file("haproxy.cfg", settings::haproxy())?;
         let haproxy = start(lab, &directory, "haproxy", &["-db", "-f"], &haproxy)?;
         let nginx = file("nginx.conf", settings::nginx(&directory))?;
         let nginx = start(lab, &directory, "nginx", &["-e", "stderr", "-c"], &nginx)?;
-        daemon.wait_for_instances(interrupted)?;
-        let gateway = Self { lab, daemon, haproxy, nginx };
-        for contender in Contender::ALL {
-            let _turn = gateway.turn(contender)?;
-            gateway.wait_until_it_answers(contender)?;
+        Ok(Self { lab, interrupted, haproxy, nginx, daemon: None, tracking: false })
+    }
+
+    /// Gives the turn to `contender`. Fails unless it accepts connections then.
+    pub fn turn(&mut self, contender: Contender) -> Result<()> {
+        match (contender.is_router(), self.daemon.take()) {
+            (true, None) => {
+                let file = self.lab.host_dir(Host::Gateway).join(ROUTER_FILE);
+                let mut daemon = Daemon::start(self.lab, &file, Profile::Release)?;
+                daemon.wait_for_instances(self.interrupted)?;
+                self.daemon = Some(daemon);
+            }
+            (false, Some(daemon)) => {
+                daemon.stop()?;
+                // Pinned programs outlive the daemon.
+                fs::remove_dir_all(self.lab.pin_dir())?;
+            }
+            (_, daemon) => self.daemon = daemon,
         }
-        Ok(gateway)
+        self.track(contender == Contender::Nftables)?;
+        self.wait_until_it_answers(contender)
+    }
+
+    fn track(&mut self, wanted: bool) -> Result<()> {
+        if wanted && !self.tracking {
+            self.nft(&settings::nftables())?;
+        } else if self.tracking && !wanted {
+            self.nft("delete table ip bench\n")?;
+            // Entries outlive the rules, and their number is limited.
+            self.lab
+                .command(Host::Gateway, "conntrack")
+                .arg("-F")
+                .output()
+                .context("cannot start conntrack")?;
+        }
+        self.tracking = wanted;
+        Ok(())
     }
 
     fn wait_until_it_answers(&self, contender: Contender) -> Result<()> {
@@ -68,21 +103,12 @@ impl<'a> Gateway<'a> {
         Ok(())
     }
 
-    /// Prepares what only this contender may have: connection tracking would slow everybody down.
-    pub fn turn(&self, contender: Contender) -> Result<Turn<'_>> {
-        let tracking = contender == Contender::Nftables;
-        if tracking {
-            self.nft(&settings::nftables())?;
-        }
-        Ok(Turn { gateway: self, tracking })
-    }
-
     /// The processes of a contender; those that work in the kernel alone have none.
     pub fn processes(&self, contender: Contender) -> Vec<u32> {
         match contender {
             Contender::Routing | Contender::Nftables => Vec::new(),
             Contender::RouterAuto | Contender::RouterHandoff | Contender::RouterRelay => {
-                vec![self.daemon.pid()]
+                self.daemon.iter().map(Daemon::pid).collect()
             }
             Contender::HaproxyTcp | Contender::HaproxyHttp => vec![self.haproxy.id()],
             Contender::Nginx => with_children(self.nginx.id()),
@@ -90,8 +116,8 @@ impl<'a> Gateway<'a> {
     }
 
     /// What routerd has counted so far.
-    pub fn counts(&self) -> Result<Counts> {
-        let status = self.daemon.ask(&["status"])?;
+    fn counts(daemon: &Daemon) -> Result<Counts> {
+        let status = daemon.ask(&["status"])?;
         let connections = &status["connections"];
         let count = |name: &str| {
             connections[name].as_u64().with_context(|| format!("routerctl status has no count of {name}"))
@@ -106,13 +132,15 @@ impl<'a> Gateway<'a> {
         })
     }
 
-    /// Waits until routerd has cleared away what the last turn left: that is part of its cost.
-    pub fn settle(&self) -> Result<Counts> {
+    /// Waits until routerd has cleared away what was done, which is part of its cost, and returns what it has counted.
+    /// `None` if it is not the router's turn.
+    pub fn settle(&self) -> Result<Option<Counts>> {
+        let Some(daemon) = &self.daemon else { return Ok(None) };
         let began = Instant::now();
         loop {
-            let counts = self.counts()?;
+            let counts = Self::counts(daemon)?;
             if counts.open == 0 && counts.flows <= FLOWS_LEFT {
-                return Ok(counts);
+                return Ok(Some(counts));
             }
             if began.elapsed() > Duration::from_secs(10) {
                 bail!("routerd still has {} connections and {} flows", counts.open, counts.flows);
@@ -122,7 +150,7 @@ impl<'a> Gateway<'a> {
     }
 
     pub fn stop(self) -> Result<()> {
-        self.daemon.stop()
+        self.daemon.map_or(Ok(()), Daemon::stop)
     }
 
     fn nft(&self, rules: &str) -> Result<()> {
@@ -152,26 +180,6 @@ pub struct Counts {
     pub flows: u64,
     /// Connections that the daemon itself holds.
     pub open: u64,
-}
-
-/// While this lives, it is a contender's turn.
-#[derive(Debug)]
-pub struct Turn<'a> {
-    gateway: &'a Gateway<'a>,
-    tracking: bool,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if !self.tracking {
-            return;
-        }
-        if let Err(error) = self.gateway.nft("delete table ip bench\n") {
-            eprintln!("connections are still tracked: {error:#}");
-        }
-        // Entries outlive the rules, and their number is limited.
-        let _ = self.gateway.lab.command(Host::Gateway, "conntrack").arg("-F").output();
-    }
 }
 
 fn start(lab: &Lab, directory: &Path, program: &str, options: &[&str], file: &Path) -> Result<Child> {

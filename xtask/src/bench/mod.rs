@@ -17,6 +17,8 @@ mod workload;
 mod wrk;
 
 use std::fs;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -95,6 +97,7 @@ pub fn run(selection: &Selection) -> Result<()> {
     if !workspace::is_root() {
         bail!("the bench works in network namespaces and in the kernel: run this as root");
     }
+    let _alone = claim_the_machine()?;
     setup::ensure(setup::For::Lab)?;
     build::run(true)?;
     let interrupted = workspace::interruption()?;
@@ -117,6 +120,12 @@ pub fn run(selection: &Selection) -> Result<()> {
     Ok(())
 }
 
+/// Two benches at a time would take each other's lab down. An abstract socket is a lock that leaves nothing behind.
+fn claim_the_machine() -> Result<UnixListener> {
+    let address = SocketAddr::from_abstract_name("router-bench").context("abstract socket addresses")?;
+    UnixListener::bind_addr(&address).context("another bench is running; wait for it")
+}
+
 /// All turns of all rounds: what was measured, and what failed.
 fn measure(
     lab: &Lab,
@@ -125,7 +134,7 @@ fn measure(
     interrupted: &AtomicBool,
 ) -> Result<(Vec<Measurement>, Vec<String>)> {
     let gateway = Gateway::start(lab, interrupted)?;
-    let course = Course::new(lab, &gateway, extent.window, extent.requests_for)?;
+    let mut course = Course::new(lab, gateway, extent.window, extent.requests_for)?;
     let (mut measurements, mut failures) = (Vec::new(), Vec::new());
     let step = Step::begin("measuring");
     let (workloads, mut contenders) = (selection.workloads(), selection.contenders());
@@ -149,7 +158,7 @@ fn measure(
         contenders.rotate_left(next);
     }
     step.done();
-    gateway.stop()?;
+    course.end()?;
     Ok((measurements, failures))
 }
 

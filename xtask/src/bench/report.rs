@@ -121,11 +121,10 @@ fn method(course: Course, figures: &[Figure], processors: usize) -> String {
 - {rounds} rounds. In each round every workload is run, and in each workload the contenders take turns of
   {transfer_seconds} s (bodies) or {request_seconds} s (requests), beginning with another one in every round. Ratios are formed
   within a round; the tables show medians over the rounds.{run}
-- All contenders run at the same time on ports of their own, and are idle when it is not their turn. Each has two threads
-  or processes, logs nothing, and adds `X-Forwarded-For` if it speaks HTTP. HAProxy has its defaults; nginx keeps a pool of
-  connections to the instance, and passes bodies on without storing them. The rules for nftables, and what connection
-  tracking remembers, are there only in its own turn. The router's kernel programs see everybody's packets: an unsuccessful
-  look-up for each, well below a microsecond.
+- All contenders are on one gateway, on ports of their own. Each has two threads or processes, logs nothing, and adds
+  `X-Forwarded-For` if it speaks HTTP. HAProxy has its defaults; nginx keeps a pool of connections to the instance, and passes
+  bodies on without storing them. What costs others something even while it is idle is there only for its own turn: the
+  router with its kernel programs, and the rules of nftables with connection tracking.
 - Bodies are 200 MB, one on a connection. The client checks status, length and the offset written into every page; what
   was uploaded is compared byte for byte. Small requests are made by wrk with 64 connections; a run counts only with the
   right size of responses and not one error.

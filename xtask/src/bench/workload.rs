@@ -106,7 +106,7 @@ impl Measurement {
 #[derive(Debug)]
 pub struct Course<'a> {
     lab: &'a Lab,
-    gateway: &'a Gateway<'a>,
+    gateway: Gateway<'a>,
     window: Window,
     requests_for: Duration,
     file: Vec<u8>,
@@ -116,19 +116,14 @@ pub struct Course<'a> {
 const FILE: &str = "200m";
 
 impl<'a> Course<'a> {
-    pub fn new(
-        lab: &'a Lab,
-        gateway: &'a Gateway<'a>,
-        window: Window,
-        requests_for: Duration,
-    ) -> Result<Self> {
+    pub fn new(lab: &'a Lab, gateway: Gateway<'a>, window: Window, requests_for: Duration) -> Result<Self> {
         let file = fs::read(peers::files_dir(lab).join(FILE)).context("cannot read the lab's large file")?;
         Ok(Self { lab, gateway, window, requests_for, file })
     }
 
     /// Gives `contender` its turn, and checks that it has done its work, in the way that its name says.
-    pub fn measure(&self, round: usize, workload: Workload, contender: Contender) -> Result<Measurement> {
-        let turn = self.gateway.turn(contender)?;
+    pub fn measure(&mut self, round: usize, workload: Workload, contender: Contender) -> Result<Measurement> {
+        self.gateway.turn(contender)?;
         let meter = Meter::new(self.gateway.processes(contender));
         let before = self.gateway.settle()?;
         let mut measurement = if workload.moves_bytes() {
@@ -137,12 +132,14 @@ impl<'a> Course<'a> {
             self.requests(workload, contender, &meter)?
         };
         measurement.round = round;
-        drop(turn);
-        if contender.is_router() {
-            let after = self.gateway.settle()?;
+        if let (Some(before), Some(after)) = (before, self.gateway.settle()?) {
             measurement.handed_off = Some(handed_off(workload, contender, &before, &after)?);
         }
         Ok(measurement)
+    }
+
+    pub fn end(self) -> Result<()> {
+        self.gateway.stop()
     }
 
     fn transfers(&self, workload: Workload, contender: Contender, meter: &Meter) -> Result<Measurement> {
@@ -177,9 +174,7 @@ impl<'a> Course<'a> {
         let keep_alive = workload == Workload::KeepAlive;
         let begin = meter.read()?;
         let answered = wrk::run(self.lab, contender, keep_alive, self.requests_for, meter)?;
-        if contender.is_router() {
-            self.gateway.settle()?;
-        }
+        self.gateway.settle()?;
         let usage = meter.read()? - begin;
         Ok(Measurement {
             round: 0,
