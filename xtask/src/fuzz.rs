@@ -1,6 +1,7 @@
 //! `cargo xtask fuzz`: runs the fuzz targets for a bounded time.
 
 use std::env;
+use std::fs;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
@@ -9,7 +10,8 @@ use crate::workspace;
 
 const VERSION: &str = "cargo-fuzz@0.13.1";
 
-/// Runs one target, or all of them one after the other, for so many seconds each.
+/// Runs one target, or all of them one after the other, for so many seconds each. New findings join `fuzz/corpus`, which is not kept;
+/// `fuzz/seeds` is, and gives every run its start.
 pub fn run(target: Option<String>, seconds: u64) -> Result<()> {
     install()?;
     let targets = match target {
@@ -19,7 +21,15 @@ pub fn run(target: Option<String>, seconds: u64) -> Result<()> {
     for target in targets {
         println!("== fuzzing {target} for {seconds} s");
         let limit = format!("-max_total_time={seconds}");
-        workspace::succeed(cargo_fuzz().args(["run", &target, "--", &limit, "-rss_limit_mb=2048"]))?;
+        let directory = |kind: &str| workspace::root().join("fuzz").join(kind).join(&target);
+        let (corpus, seeds) = (directory("corpus"), directory("seeds"));
+        fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
+        let mut command = cargo_fuzz();
+        command.args(["run", &target]).arg(corpus);
+        if seeds.is_dir() {
+            command.arg(seeds);
+        }
+        workspace::succeed(command.args(["--", &limit, "-rss_limit_mb=2048"]))?;
     }
     Ok(())
 }

@@ -34,19 +34,17 @@ pub fn rewrite(head: &[u8], parsed: &HttpHead<'_>, forwarded_for: Option<IpAddr>
 /// (RFC 9110 §5.3), but many servers read only one of several.
 fn append_forwarded_for(head: &[u8], parsed: &HttpHead<'_>, client: IpAddr, out: &mut Vec<u8>) {
     let mut fields = parsed.headers.iter().rev();
-    let place = match fields.find(|field| field.name.eq_ignore_ascii_case("x-forwarded-for")) {
+    let (place, lead, end) = match fields.find(|field| field.name.eq_ignore_ascii_case("x-forwarded-for")) {
         // An empty value may be a slice of anywhere: it starts behind the colon.
-        Some(field) if field.value.is_empty() => offset(head, field.name.as_bytes()) + field.name.len() + 1,
-        Some(field) => offset(head, field.value) + field.value.len(),
-        None => head.len() - 2,
+        Some(field) if field.value.is_empty() => {
+            (offset(head, field.name.as_bytes()) + field.name.len() + 1, " ", "")
+        }
+        Some(field) => (offset(head, field.value) + field.value.len(), ", ", ""),
+        None => (head.len() - 2, "X-Forwarded-For: ", "\r\n"),
     };
     let (before, behind) = head.split_at(place);
     out.extend_from_slice(before);
-    let written = match before.last() {
-        Some(b'\n') => write!(out, "X-Forwarded-For: {client}\r\n"),
-        Some(b':') => write!(out, " {client}"),
-        _ => write!(out, ", {client}"),
-    };
+    let written = write!(out, "{lead}{client}{end}");
     debug_assert!(written.is_ok(), "writing to a Vec cannot fail");
     out.extend_from_slice(behind);
 }

@@ -299,6 +299,8 @@ fn forwarded_for_names_the_client_last() {
         ("X-Forwarded-For: 10.0.0.1\r\n", "X-Forwarded-For: 10.0.0.1, 192.0.2.7\r\n"),
         ("x-forwarded-for:10.0.0.1 \r\n", "x-forwarded-for:10.0.0.1, 192.0.2.7 \r\n"),
         ("X-Forwarded-For:\r\n", "X-Forwarded-For: 192.0.2.7\r\n"),
+        // An address may end like the name of a field.
+        ("X-Forwarded-For: 2001:db8::\r\n", "X-Forwarded-For: 2001:db8::, 192.0.2.7\r\n"),
         (
             "X-Forwarded-For: 10.0.0.1\r\nA: b\r\nX-Forwarded-For: 10.0.0.2\r\n",
             "X-Forwarded-For: 10.0.0.1\r\nA: b\r\nX-Forwarded-For: 10.0.0.2, 192.0.2.7\r\n",
