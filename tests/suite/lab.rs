@@ -38,12 +38,14 @@ fn every_host_reaches_the_others_over_ipv4_and_ipv6() {
 #[ignore = "needs root"]
 fn a_second_up_keeps_the_lab_and_another_size_replaces_it() {
     let lab = TestLab::with_backends(2);
-    let identity = |host: &str| fs::metadata(format!("/run/netns/{}-{host}", lab.name())).unwrap().ino();
-    let first = identity("client");
+    // Kept open, so that no other namespace can get its number meanwhile.
+    let client = || fs::File::open(format!("/run/netns/{}-client", lab.name())).unwrap();
+    let identity = |file: &fs::File| file.metadata().unwrap().ino();
+    let first = client();
     Lab::up(lab.name(), 2).expect("a second up succeeds");
-    assert_eq!(identity("client"), first);
+    assert_eq!(identity(&client()), identity(&first));
     let larger = Lab::up(lab.name(), 3).expect("a larger lab comes up");
-    assert_ne!(identity("client"), first);
+    assert_ne!(identity(&client()), identity(&first));
     assert_eq!(Curl::new(&larger).get("http://10.77.2.13/whoami").text(), "backend3\n");
 }
 

@@ -154,11 +154,13 @@ impl Lab {
             .with_context(|| format!("cannot read {path} on {host}"))
     }
 
-    /// Drops this many of a thousand packets as they arrive at `host`; 0 ends it.
+    /// Drops this many of a thousand TCP segments as they arrive at `host`; 0 ends it. Resets are spared: nobody sends one
+    /// again, so what a lost one leaves behind says nothing about the router.
     ///
     /// On arrival, because a sender is told of a packet that is dropped on its way out, and does not back off.
     pub fn lose(&self, host: Host, permille: u16) -> Result<()> {
-        let condition = format!("numgen random mod 1000 <= {}", permille.clamp(1, 1000) - 1);
+        let condition =
+            format!("tcp flags & rst == 0 numgen random mod 1000 <= {}", permille.clamp(1, 1000) - 1);
         network::discard(self, host, (permille > 0).then_some(&condition))
     }
 
