@@ -232,3 +232,13 @@ fn however_a_connection_ends_the_other_side_learns_it_and_nothing_is_left() {
     }
     scene.assert_no_segment_was_spoiled();
 }
+
+#[test]
+#[ignore = "needs root"]
+fn a_client_on_the_gateway_itself_is_relayed_since_its_packets_meet_no_program() {
+    let scene = Scene::with_backends(1);
+    let reply = Curl::on(&scene.lab, Host::Gateway).get(Entry::Handoff.url("/files/64k"));
+    assert_eq!((reply.status, reply.body.len()), (200, 64 << 10));
+    assert_eq!(scene.carried(), (0, 1), "handed off and relayed");
+    assert_eq!(scene.metric("router_relayed_total{reason=\"not_attached\"}"), 1);
+}

@@ -105,6 +105,8 @@ reasons! {
         SocketState = "socket_state",
         /// A map update failed.
         MapUpdate = "map_update",
+        /// A peer is on this host, or behind an interface that the kernel programs are not attached to.
+        NotAttached = "not_attached",
     }
 }
 

@@ -225,6 +225,12 @@ impl Kernel {
         &self.interfaces
     }
 
+    /// Their indexes. One that is gone is left out: nothing comes in by it.
+    pub fn interface_indexes(&self) -> Vec<u32> {
+        let index = |name: &String| nix::net::if_::if_nametoindex(name.as_str()).ok();
+        self.interfaces.iter().filter_map(index).collect()
+    }
+
     /// Passes on what the kernel programs have logged.
     pub fn flush_log(&self) {
         if let Some(logger) = &mut *lock(&self.logger) {

@@ -65,7 +65,8 @@ impl KernelFlowTable {
             let doing = doing.to_owned();
             move |source| KernelError::Io { doing, source }
         };
-        let next_hops = NextHopTable::adopt(next_hops).map_err(io_error("cannot read neighbours"))?;
+        let next_hops = NextHopTable::adopt(next_hops, kernel.interface_indexes())
+            .map_err(io_error("cannot read neighbours"))?;
         let live = |slot: u32| adopted && is_live(&flows[slot as usize]);
         let slots = Slots::new(flows.len() as u32, live);
         let table = Arc::new(Self {
@@ -171,8 +172,8 @@ impl KernelFlowTable {
                 continue;
             }
             for (side, index) in [(Side::Client, to_instance), (Side::Instance, to_client)] {
-                // Without a route the old way is as good as any.
-                if let Some(index) = index {
+                // Without a route, or with one that leads where no program is, the old way is as good as any.
+                if let Ok(index) = index {
                     flow.translation(side).next_hop.set(index);
                 }
             }
@@ -192,7 +193,7 @@ impl KernelFlowTable {
         pending: Pending,
     ) -> Result<u32, RelayReason> {
         splice::compatible(&client, &instance)?;
-        let towards = |end: SocketAddrV4| self.next_hops.towards(*end.ip()).ok_or(RelayReason::NoRoute);
+        let towards = |end: SocketAddrV4| self.next_hops.towards(*end.ip());
         let next_hops = NextHops { to_client: towards(ends.client)?, to_instance: towards(ends.instance)? };
         let slot = self.lock().take(Instant::now()).ok_or(RelayReason::TableFull)?;
         let flow = &self.flows[slot as usize];

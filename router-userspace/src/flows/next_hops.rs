@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use router_common::abi::next_hop::NextHop;
+use router_common::abi::reason::RelayReason;
 
 use super::mapped::Mapped;
 use super::netlink::{Changes, Event, Mac, Netlink, Route};
@@ -34,6 +35,8 @@ pub struct NextHopTable {
 #[derive(Debug)]
 struct Inner {
     netlink: Netlink,
+    /// Indexes of the interfaces where the kernel programs meet packets.
+    attached: Vec<u32>,
     indexes: HashMap<(u32, Ipv4Addr), u32>,
     used: u32,
     routes: HashMap<Ipv4Addr, (Route, Instant)>,
@@ -42,8 +45,8 @@ struct Inner {
 }
 
 impl NextHopTable {
-    /// Takes over the array, entries of an earlier daemon included.
-    pub fn adopt(entries: Mapped<NextHop>) -> io::Result<Self> {
+    /// Takes over the array, entries of an earlier daemon included. `attached` are the indexes of the interfaces that the kernel programs are attached to.
+    pub fn adopt(entries: Mapped<NextHop>, attached: Vec<u32>) -> io::Result<Self> {
         let mut indexes = HashMap::new();
         let mut used = FIRST;
         for (index, entry) in (0..).zip(entries.iter()).skip(FIRST as usize) {
@@ -56,6 +59,7 @@ impl NextHopTable {
         }
         let inner = Inner {
             netlink: Netlink::open()?,
+            attached,
             indexes,
             used,
             routes: HashMap::new(),
@@ -67,22 +71,26 @@ impl NextHopTable {
         Ok(table)
     }
 
-    /// The index of the next hop towards `destination`, or `None` where there is no route or the array is full.
-    pub fn towards(&self, destination: Ipv4Addr) -> Option<u32> {
+    /// The index of the next hop towards `destination`. `NoRoute` also where the array is full. `NotAttached` where packets from there would come in by an
+    /// interface without our programs: they would meet the stack, which knows nothing of the connection and resets it.
+    pub fn towards(&self, destination: Ipv4Addr) -> Result<u32, RelayReason> {
         let mut inner = self.lock();
-        let route = inner.route(destination)?;
+        let route = inner.route(destination).ok_or(RelayReason::NoRoute)?;
+        if !inner.attached.contains(&route.interface) {
+            return Err(RelayReason::NotAttached);
+        }
         let key = (route.interface, route.gateway);
         if let Some(index) = inner.indexes.get(&key) {
-            return Some(*index);
+            return Ok(*index);
         }
         let index = inner.used;
-        let entry = self.entries.get(index as usize)?;
+        let entry = self.entries.get(index as usize).ok_or(RelayReason::NoRoute)?;
         inner.used += 1;
         inner.indexes.insert(key, index);
         entry.interface.set(route.interface);
         entry.address.set(u32::from_ne_bytes(route.gateway.octets()));
         inner.resolve(entry, key);
-        Some(index)
+        Ok(index)
     }
 
     /// Follows the kernel's changes on a thread of its own for as long as the table is in use.
