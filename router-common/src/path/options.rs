@@ -1,6 +1,6 @@
 //! TCP options: timestamps (RFC 7323) and selective acknowledgements (RFC 2018).
 //!
-//! Nearly every segment of a modern stack carries `NOP NOP timestamps` at the front, perhaps followed by `NOP NOP SACK`: that layout is handled
+//! Nearly every segment of a modern stack carries `NOP NOP timestamps` at the front, perhaps followed by `NOP NOP SACK`: these layouts are handled
 //! in place at constant offsets. Any other order is located by [`locate`], a walk over a copy of the option bytes.
 //!
 //! The trap in the walk: the kernel's verifier follows every combination of option lengths that it can tell apart, more than a
@@ -19,7 +19,7 @@ use crate::wire::checksum::Diff;
 use crate::wire::tcp::{
     ACK, OPTION_END, OPTION_NOP, OPTION_SACK, OPTION_SACK_PERMITTED, OPTION_TIMESTAMPS, TIMESTAMPS_LEN, Tcp,
 };
-use crate::wire::{Net32, Wire};
+use crate::wire::Net32;
 
 const NOP_NOP_TIMESTAMPS: u32 =
     u32::from_ne_bytes([OPTION_NOP, OPTION_NOP, OPTION_TIMESTAMPS, TIMESTAMPS_LEN]);
@@ -28,18 +28,10 @@ const TWO_NOPS: u32 = u32::from_ne_bytes([OPTION_NOP, OPTION_NOP, 0, 0]);
 /// Most SACK blocks that fit into 40 bytes.
 const MAX_BLOCKS: usize = 4;
 
-/// `NOP NOP timestamps`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct AlignedTimestamps {
-    prefix: Net32,
-    value: Net32,
-    echo: Net32,
-}
-// SAFETY: byte arrays only.
-unsafe impl Wire for AlignedTimestamps {}
-
-const ALIGNED_TIMESTAMPS_LEN: usize = size_of::<AlignedTimestamps>();
+/// Words of `NOP NOP timestamps`.
+const TIMESTAMPS_WORDS: usize = 3;
+/// Words of `NOP NOP timestamps NOP NOP SACK` before the first block.
+const SACK_WORDS: usize = TIMESTAMPS_WORDS + 1;
 
 /// Translates the options in place and adds the change to `diff`.
 #[inline(always)]
@@ -53,29 +45,72 @@ pub fn translate<P: Packet, C: Clock>(
     if segment.options_len == 0 {
         return Ok(());
     }
-    let first = match packet.view::<Net32>(Headers::OPTIONS) {
-        Some(word) if segment.options_len >= 4 => word.raw(),
-        _ => return anywhere(packet, passage, segment, clock, diff),
+    let in_place = match words_at_front(packet, segment) {
+        TIMESTAMPS_WORDS => at_front::<TIMESTAMPS_WORDS, P, C>(packet, passage, segment, clock, diff),
+        6 => at_front::<6, P, C>(packet, passage, segment, clock, diff),
+        8 => at_front::<8, P, C>(packet, passage, segment, clock, diff),
+        10 => at_front::<10, P, C>(packet, passage, segment, clock, diff),
+        _ => false,
     };
-    if first == NOP_NOP_TIMESTAMPS && segment.options_len == ALIGNED_TIMESTAMPS_LEN {
-        let Some(option) = packet.view_mut::<AlignedTimestamps>(Headers::OPTIONS) else {
-            return anywhere(packet, passage, segment, clock, diff);
-        };
-        if passage.has(FLAG_ERASE_TIMESTAMPS) {
-            for word in [&mut option.prefix, &mut option.value, &mut option.echo] {
-                diff.replace(word.raw(), FOUR_NOPS);
-                word.set_raw(FOUR_NOPS);
-            }
-        } else if passage.has(FLAG_TIMESTAMPS) {
-            let (value, echo) = timestamps(passage, segment, option.value.get(), option.echo.get(), clock);
-            diff.replace(option.value.raw(), value.to_be());
-            option.value.set(value);
-            diff.replace(option.echo.raw(), echo.to_be());
-            option.echo.set(echo);
-        }
-        return Ok(());
+    if in_place { Ok(()) } else { anywhere(packet, passage, segment, clock, diff) }
+}
+
+/// How many words the options have if they are in one of the usual layouts, else 0.
+#[inline(always)]
+fn words_at_front<P: Packet>(packet: &P, segment: &Segment) -> usize {
+    match packet.view::<Net32>(Headers::OPTIONS) {
+        Some(first) if first.raw() == NOP_NOP_TIMESTAMPS => {}
+        _ => return 0,
     }
-    anywhere(packet, passage, segment, clock, diff)
+    let words = segment.options_len / 4;
+    if words == TIMESTAMPS_WORDS {
+        return words;
+    }
+    // One block has two words; three fit beside timestamps.
+    let sack_len = match words {
+        6 => 10,
+        8 => 18,
+        10 => 26,
+        _ => return 0,
+    };
+    match packet.view::<Net32>(Headers::OPTIONS + 4 * TIMESTAMPS_WORDS) {
+        Some(word) if word.raw() == u32::from_ne_bytes([OPTION_NOP, OPTION_NOP, OPTION_SACK, sack_len]) => {
+            words
+        }
+        _ => 0,
+    }
+}
+
+/// Translates a usual layout of `WORDS` words. Returns false, with nothing changed, where they are not all directly accessible.
+#[inline(always)]
+fn at_front<const WORDS: usize, P: Packet, C: Clock>(
+    packet: &mut P,
+    passage: &Passage<'_>,
+    segment: &Segment,
+    clock: &C,
+    diff: &mut Diff,
+) -> bool {
+    let Some(words) = packet.view_mut::<[Net32; WORDS]>(Headers::OPTIONS) else { return false };
+    if passage.has(FLAG_ERASE_TIMESTAMPS) {
+        for word in &mut words[..TIMESTAMPS_WORDS] {
+            replace(word, FOUR_NOPS, diff);
+        }
+    } else if passage.has(FLAG_TIMESTAMPS) {
+        let (value, echo) = timestamps(passage, segment, words[1].get(), words[2].get(), clock);
+        replace(&mut words[1], value.to_be(), diff);
+        replace(&mut words[2], echo.to_be(), diff);
+    }
+    for edge in words.iter_mut().skip(SACK_WORDS) {
+        replace(edge, passage.ack(edge.get()).to_be(), diff);
+    }
+    true
+}
+
+/// Replaces a word at an even offset by another, given as it shall lie in memory.
+#[inline(always)]
+fn replace(word: &mut Net32, new: u32, diff: &mut Diff) {
+    diff.replace(word.raw(), new);
+    word.set_raw(new);
 }
 
 /// TSval and TSecr on the other leg.

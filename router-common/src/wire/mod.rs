@@ -11,6 +11,9 @@ pub mod tcp;
 /// `repr(C)` with alignment 1, no padding, and valid for every bit pattern.
 pub unsafe trait Wire: Copy {}
 
+// SAFETY: one value behind the other, which leaves no gaps at alignment 1.
+unsafe impl<T: Wire, const N: usize> Wire for [T; N] {}
+
 macro_rules! net_integer {
     ($(#[$meta:meta])* $name:ident, $int:ty, $len:literal) => {
         $(#[$meta])*
