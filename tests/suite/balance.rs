@@ -135,7 +135,7 @@ fn tracking_lab() -> TestLab {
 
 /// One connection of a busy day.
 fn use_once(scene: &Scene, number: usize) {
-    let entry = if number % 2 == 0 { Entry::Handoff } else { Entry::Auto };
+    let entry = if number.is_multiple_of(2) { Entry::Handoff } else { Entry::Auto };
     let mut connection = scene.connect(entry);
     match number % 10 {
         // Relayed with `auto`.

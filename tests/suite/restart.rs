@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
-use std::os::linux::net::TcpStreamExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -228,7 +227,6 @@ fn knock(scene: &Scene, entry: Entry, stop: &AtomicBool) -> Vec<Attempt> {
 /// Answers after a moment, and acknowledges the head late: until then it is in our socket's custody.
 fn thoughtful_instance(scene: &Scene) -> Peer {
     Peer::start(&scene.lab, 1, PEER_PORT, |mut stream| {
-        stream.set_quickack(false)?;
         peer::read_head(&mut stream)?;
         thread::sleep(Duration::from_millis(60));
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone")?;
@@ -242,11 +240,14 @@ fn no_handed_off_connection_breaks_when_the_daemon_is_killed_again_and_again_in_
     let mut scene = Scene::with_settings(1, "", &["--access-log"]);
     let _peer = thoughtful_instance(&scene);
     let stop = AtomicBool::new(false);
-    let mut attempts: Vec<Attempt> = Vec::new();
-    let mut custody = 0;
-    for round in 0..6 {
+    let (mut attempts, mut custody) = (0, 0);
+    for round in 0..20 {
+        // How much is in custody at that very moment is a matter of luck.
+        if round >= 5 && custody >= 10 {
+            break;
+        }
         stop.store(false, Ordering::Relaxed);
-        let shared = &scene;
+        let (shared, log_before) = (&scene, scene.router.log().len());
         let (seen, killed) = thread::scope(|threads| {
             let clients: Vec<_> =
                 (0..16).map(|_| threads.spawn(|| knock(shared, Entry::Handoff, &stop))).collect();
@@ -258,27 +259,28 @@ fn no_handed_off_connection_breaks_when_the_daemon_is_killed_again_and_again_in_
             let seen: Vec<Attempt> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
             (seen, killed.elapsed())
         });
-        println!("round {round}: {} attempts, the last over {killed:.1?} after the kill", seen.len());
-        attempts.extend(seen);
+        // Of this round alone: clients' ports come again.
+        let log = scene.router.log().split_off(log_before);
+        let (mut answered, mut refused) = (0, 0);
+        for Attempt { client, outcome, took } in &seen {
+            let entry = format!("client={client} ");
+            let handed_off = log.lines().any(|line| line.contains(&entry) && line.contains("handed_off"));
+            assert!(
+                outcome.is_ok() || !handed_off,
+                "{client} was handed off and broke after {took:?}: {outcome:?}"
+            );
+            *if outcome.is_ok() { &mut answered } else { &mut refused } += 1;
+        }
+        println!(
+            "round {round}: {answered} answered, {refused} not handed off and broken; all over {killed:.1?} after the kill"
+        );
+        attempts += seen.len();
         scene.router.kill();
         scene.router.restart();
     }
-    let log = scene.router.log();
-    let handed_off = |client: SocketAddr| {
-        log.lines().any(|line| line.contains(&format!("client={client} ")) && line.contains("handed_off"))
-    };
-    for Attempt { client, outcome, took } in &attempts {
-        if let Err(error) = outcome {
-            println!("{client}: {error:?} after {took:.1?}, handed off: {}", handed_off(*client));
-        }
-    }
-    assert!(attempts.len() > 300 && custody > 5, "{} attempts, {custody} in custody", attempts.len());
     let stopped = scene.packets("stray_ending");
-    println!("{} attempts, {custody} in custody at a kill, {stopped} endings stopped", attempts.len());
-    assert!(stopped > 0);
-    for Attempt { client, outcome, .. } in &attempts {
-        assert!(outcome.is_ok() || !handed_off(*client), "{client} was handed off and broke: {outcome:?}");
-    }
+    println!("{attempts} attempts, {custody} in custody at a kill, {stopped} endings stopped");
+    assert!(attempts > 300 && custody >= 10 && stopped > 0, "{attempts} attempts, {custody} in custody");
 }
 
 /// A connection whose head is in custody: it is lost on its way to the instance, however often our socket repeats it.

@@ -35,6 +35,9 @@ impl Peer {
         // Accepts at once, and looks from time to time whether it is still wanted.
         let patience = Some(Duration::from_millis(50));
         SockRef::from(&listener).set_read_timeout(patience).expect("the time is not zero");
+        // As on connections that have been talking for a while, acknowledgements wait for an answer to travel with. Accepted sockets
+        // inherit it; once they are accepted, the first bytes may have come.
+        SockRef::from(&listener).set_tcp_quickack(false).expect("Linux has this option");
         let stopping = Arc::new(AtomicBool::new(false));
         let accepted = Arc::new(AtomicUsize::new(0));
         let thread = thread::spawn({

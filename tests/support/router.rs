@@ -19,6 +19,8 @@ pub struct Router {
     lab: Lab,
     child: Child,
     directory: PathBuf,
+    /// A command that starts the rest of its arguments, such as `setpriv`; often none.
+    wrapper: Vec<String>,
     arguments: Vec<String>,
 }
 
@@ -62,26 +64,30 @@ impl Router {
 
     /// The same, with further arguments; a restart uses them too.
     pub fn start_with(lab: &Lab, configuration: &str, arguments: &[&str]) -> Self {
+        Self::start_by(lab, &[], configuration, arguments)
+    }
+
+    /// The same, started by another command, such as `setpriv` with its arguments.
+    pub fn start_by(lab: &Lab, wrapper: &[&str], configuration: &str, arguments: &[&str]) -> Self {
         let directory = directory(lab);
         fs::create_dir_all(directory.join("state")).expect("the state directory can be made");
         fs::write(directory.join("router.toml"), configuration).expect("the configuration can be written");
-        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let child = spawn(lab, &directory, &arguments);
-        let mut router = Self { lab: lab.clone(), child, directory, arguments };
+        let (wrapper, arguments) = (owned(wrapper), owned(arguments));
+        let child = spawn(lab, &directory, &wrapper, &arguments);
+        let mut router = Self { lab: lab.clone(), child, directory, wrapper, arguments };
         router.wait_until_it_serves();
         router
     }
 
     /// Starts routerd again with the same files, after [`kill`](Self::kill) or [`stop`](Self::stop).
     pub fn restart(&mut self) {
-        self.child = spawn(&self.lab, &self.directory, &self.arguments);
+        self.child = spawn(&self.lab, &self.directory, &self.wrapper, &self.arguments);
         self.wait_until_it_serves();
     }
 
     /// The same, once with other arguments.
     pub fn restart_with(&mut self, arguments: &[&str]) {
-        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        self.child = spawn(&self.lab, &self.directory, &arguments);
+        self.child = spawn(&self.lab, &self.directory, &self.wrapper, &owned(arguments));
         self.wait_until_it_serves();
     }
 
@@ -219,10 +225,23 @@ impl Drop for Router {
     }
 }
 
-fn spawn(lab: &Lab, directory: &Path, arguments: &[String]) -> Child {
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+fn spawn(lab: &Lab, directory: &Path, wrapper: &[String], arguments: &[String]) -> Child {
     let log = File::options().create(true).append(true).open(directory.join("routerd.log"));
     let log = log.expect("the log can be opened");
-    lab.command(Host::Gateway, binary("routerd"))
+    let binary = binary("routerd");
+    let mut command = match wrapper {
+        [] => lab.command(Host::Gateway, binary),
+        [program, rest @ ..] => {
+            let mut command = lab.command(Host::Gateway, program);
+            command.args(rest).arg(binary);
+            command
+        }
+    };
+    command
         .arg("--config")
         .arg(directory.join("router.toml"))
         .args(arguments)

@@ -249,9 +249,12 @@ impl Pins<'_> {
         if self.dir.starts_with(BPF_FS) && !is_bpf_fs(Path::new(BPF_FS)) {
             mount_bpf_fs();
         }
+        // Judged by what exists already, so that nothing is created elsewhere.
+        if !self.dir.ancestors().find(|path| path.exists()).is_some_and(is_bpf_fs) {
+            return Err(KernelError::NotBpfFs { path: self.dir.to_owned() });
+        }
         fs::create_dir_all(self.dir)
-            .map_err(|source| io_error(format!("cannot create {}", self.dir.display()), source))?;
-        if is_bpf_fs(self.dir) { Ok(()) } else { Err(KernelError::NotBpfFs { path: self.dir.to_owned() }) }
+            .map_err(|source| io_error(format!("cannot create {}", self.dir.display()), source))
     }
 
     /// Whether there are maps to adopt.

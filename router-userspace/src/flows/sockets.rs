@@ -10,6 +10,8 @@ use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::{c_int, c_void};
+use router_common::wire::checksum;
+use router_common::wire::tcp::RST;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 const TCP_REPAIR: c_int = 19;
@@ -183,18 +185,29 @@ impl Agreed {
     }
 }
 
-/// Sends RST with this sequence number, in the name of a connection from `ours` to `peer` that has no socket any more.
+/// Sends RST with this sequence number, in the name of a connection from `ours` to `peer` whose socket is gone, or is out of reach because its
+/// process has died.
 pub fn reset(ours: SocketAddrV4, peer: SocketAddrV4, seq: u32) -> io::Result<()> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
-    let set = |option, value| set_int(&socket, libc::IPPROTO_TCP, option, value);
-    // In repair mode a socket takes any address, and connecting sends nothing.
-    set(TCP_REPAIR, REPAIR_ON)?;
-    set(TCP_REPAIR_QUEUE, QUEUE_SEND)?;
-    set(TCP_QUEUE_SEQ, seq as c_int)?;
-    socket.bind(&ours.into())?;
-    socket.connect(&peer.into())?;
-    set(TCP_REPAIR, REPAIR_OFF_WITHOUT_PROBE)?;
-    socket.set_linger(Some(std::time::Duration::ZERO))
+    const HEADER: usize = 20;
+    const PSEUDO: usize = 12;
+    // The pseudo-header that the checksum covers (RFC 9293 §3.1), and behind it the segment.
+    let mut bytes = Vec::with_capacity(PSEUDO + HEADER);
+    bytes.extend(ours.ip().octets());
+    bytes.extend(peer.ip().octets());
+    bytes.extend([0, libc::IPPROTO_TCP as u8, 0, HEADER as u8]);
+    bytes.extend(ours.port().to_be_bytes());
+    bytes.extend(peer.port().to_be_bytes());
+    bytes.extend(seq.to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend([(HEADER as u8 / 4) << 4, RST]);
+    bytes.extend([0; 6]);
+    let sum = checksum::full(&bytes, 0).to_ne_bytes();
+    bytes[PSEUDO + 16..PSEUDO + 18].copy_from_slice(&sum);
+
+    let socket = Socket::new(Domain::IPV4, Type::RAW.cloexec(), Some(Protocol::TCP))?;
+    socket.bind(&SocketAddrV4::new(*ours.ip(), 0).into())?;
+    socket.send_to(&bytes[PSEUDO..], &SocketAddrV4::new(*peer.ip(), 0).into())?;
+    Ok(())
 }
 
 /// The kernel's `struct tcp_info` as far as it is used here (`include/uapi/linux/tcp.h`); `libc`'s ends before `tcpi_snd_wnd`.

@@ -71,7 +71,7 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
     if relay.gave_up() {
         fate.relayed(listener, RelayReason::Custody);
     }
-    let reason = fate.relayed(listener, RelayReason::Short);
+    let reason = fate.ended(listener);
     record.end(&settings.name, How::Relayed { reason: reason.name(), ending: ending.name() }, relay.bytes());
     let (discards_request, unanswered) = (relay.discards_request(), relay.bytes().1 == 0);
     let (Parts { client, instance, .. }, _) = relay.into_parts();
@@ -108,11 +108,13 @@ struct Fate {
     watch: Option<Watch>,
     /// Counted once, as soon as it is certain.
     reason: Option<RelayReason>,
+    /// Why the packet path refused when it was last asked.
+    refusal: Option<RelayReason>,
 }
 
 impl Fate {
     fn new(listener: &Listener, on_own_port: bool) -> Self {
-        let mut fate = Self { watch: None, reason: None };
+        let mut fate = Self { watch: None, reason: None, refusal: None };
         if listener.settings.offload == Offload::Relay {
             fate.relayed(listener, RelayReason::Configured);
         } else if listener.context.flows.is_none() {
@@ -133,8 +135,14 @@ impl Fate {
         })
     }
 
+    /// It was relayed to its end: because of a refusal if there was one, or because there was never a reason to hand it off.
+    fn ended(&mut self, listener: &Listener) -> RelayReason {
+        self.relayed(listener, self.refusal.unwrap_or(RelayReason::Short))
+    }
+
     /// The packet path has refused the connection.
     fn refused(&mut self, listener: &Listener, reason: RelayReason, sockets: [&Endpoint; 2]) {
+        self.refusal = Some(reason);
         let Some(watch) = &mut self.watch else { return };
         watch.refused();
         if watch.is_hopeless() || !may_succeed_later(reason) {
