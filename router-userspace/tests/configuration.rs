@@ -101,7 +101,8 @@ fn the_examples_pass_the_check_that_they_tell_people_to_run() {
 fn the_configuration_in_the_readme_is_accepted_as_it_stands() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
-    let block = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a TOML block");
+    let block =
+        readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a TOML block");
     let output = routerd(&["--check"], &Folder::new("readme").write(block));
     assert!(output.status.success(), "{}", text(&output.stderr));
 }

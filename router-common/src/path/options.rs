@@ -15,11 +15,11 @@ use super::sequence::Passage;
 use crate::abi::flow::{FLAG_ERASE_TIMESTAMPS, FLAG_TIMESTAMPS};
 use crate::abi::reason::PacketReason;
 use crate::abi::shared::Shared32;
+use crate::wire::Net32;
 use crate::wire::checksum::Diff;
 use crate::wire::tcp::{
     ACK, OPTION_END, OPTION_NOP, OPTION_SACK, OPTION_SACK_PERMITTED, OPTION_TIMESTAMPS, TIMESTAMPS_LEN, Tcp,
 };
-use crate::wire::Net32;
 
 const NOP_NOP_TIMESTAMPS: u32 =
     u32::from_ne_bytes([OPTION_NOP, OPTION_NOP, OPTION_TIMESTAMPS, TIMESTAMPS_LEN]);
