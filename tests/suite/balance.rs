@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::counters::tracked_connections;
-use support::lab::{Host, peers};
-use support::{Connection, Entry, Scene, TestLab};
+use support::lab::{Host, VIP, peers};
+use support::{Connection, Curl, Entry, Scene, TestLab};
 
 #[test]
 #[ignore = "needs root"]
@@ -260,4 +260,23 @@ fn connection_tracking_is_spared_while_the_router_runs_or_a_flow_lives() {
     scene.comes_to_rest();
     scene.router.stop();
     assert_eq!(tables(&scene).trim(), "table inet firewall", "only what was there before is left");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn forwarding_to_an_instance_by_address_translation_goes_on_beside_the_router() {
+    let scene = Scene::in_lab(tracking_lab(), "", "", &[]);
+    let rules = format!(
+        "add table ip other; \
+         add chain ip other arriving {{ type nat hook prerouting priority dstnat; }}; \
+         add rule ip other arriving ip daddr {VIP} tcp dport 9000 dnat to {}:80",
+        scene.lab.backend_address(1)
+    );
+    assert!(scene.lab.command(Host::Gateway, "nft").arg(rules).status().unwrap().success());
+    // The first two are among the router's own ports towards instances.
+    for port in ["25000", "45000", "61000"] {
+        let reply =
+            Curl::new(&scene.lab).arg("--local-port").arg(port).get(format!("http://{VIP}:9000/whoami"));
+        assert_eq!((reply.exit_code, reply.status), (0, 200), "from port {port}");
+    }
 }

@@ -107,7 +107,11 @@ fn ruleset(table: &str, exempt: &Exempt) -> String {
         let _ = writeln!(outgoing, "fib saddr type local tcp sport {port} notrack");
     }
     if !instances.is_empty() {
-        let _ = writeln!(incoming, "ip saddr . tcp sport @instances tcp dport {ports} notrack");
+        // A client that reaches an instance through this host may use one of these ports too, and need address translation.
+        let _ = writeln!(
+            incoming,
+            "ip saddr . tcp sport @instances tcp dport {ports} fib daddr type local notrack"
+        );
         let _ = writeln!(outgoing, "ip daddr . tcp dport @instances tcp sport {ports} notrack");
     }
     format!(
@@ -150,7 +154,7 @@ mod tests {
              set instances { type ipv4_addr . inet_service; elements = { 10.0.2.11 . 8080, 10.0.2.12 . 80 }; }\n\
              chain incoming { type filter hook prerouting priority raw; policy accept;\n\
              ip daddr . tcp dport @vips notrack\n\
-             ip saddr . tcp sport @instances tcp dport 20000-59999 notrack\n\
+             ip saddr . tcp sport @instances tcp dport 20000-59999 fib daddr type local notrack\n\
              }\n\
              chain outgoing { type filter hook output priority raw; policy accept;\n\
              ip saddr . tcp sport @vips notrack\n\

@@ -64,8 +64,9 @@ impl<'a> Gateway<'a> {
             }
             (false, Some(daemon)) => {
                 daemon.stop()?;
-                // Pinned programs outlive the daemon.
+                // Pinned programs outlive the daemon, and so does its exemption from connection tracking.
                 fs::remove_dir_all(self.lab.pin_dir())?;
+                self.nft("flush ruleset\n")?;
             }
             (_, daemon) => self.daemon = daemon,
         }
