@@ -25,7 +25,7 @@ impl Link {
         ip("link add near type veth peer name far")?;
         // Nobody speaks unasked.
         for end in ["near", "far"] {
-            ip(&format!("link set {end} addrgenmode none arp off up"))?;
+            ip(&format!("link set {end} addrgenmode none arp off mtu 9000 up"))?;
         }
         Ok(Self { near: raw_socket("near")? })
     }
