@@ -211,6 +211,16 @@ fn a_fin_behind_which_data_follows_was_forged() {
 }
 
 #[test]
+fn data_behind_a_fin_that_was_acknowledged_is_forged_itself() {
+    let bench = Bench::direct();
+    bench.carry(TcpPacket::from_client().seq(5_000).flags(FIN | ACK));
+    bench.flow().progress(Side::Instance).max_ack.set(5_001u32.wrapping_add(CLIENT_ISN_DELTA));
+    bench.carry(TcpPacket::from_client().seq(5_001).payload(&[0; 100]));
+    assert_eq!(bench.flow().progress(Side::Client).fin_seen.get(), 1);
+    assert_eq!(bench.flow().progress(Side::Client).fin_end.get(), 5_001);
+}
+
+#[test]
 fn a_forged_acknowledgement_of_what_was_never_sent_does_not_count() {
     let bench = Bench::in_custody();
     bench.carry(TcpPacket::from_instance().ack(bench::INSTANCE_ACK_CUT.wrapping_add(1 << 30)));
@@ -330,6 +340,7 @@ pub const ALL: &[(&str, fn())] = pictures![
     only_a_reset_that_the_receiver_would_believe_ends_the_flow,
     a_fin_far_outside_the_window_does_not_count,
     a_fin_behind_which_data_follows_was_forged,
+    data_behind_a_fin_that_was_acknowledged_is_forged_itself,
     a_forged_acknowledgement_of_what_was_never_sent_does_not_count,
     what_our_closed_socket_once_answered_for_makes_no_acknowledgement_true,
     a_window_that_opens_without_a_new_acknowledgement_is_believed,

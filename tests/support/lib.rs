@@ -7,6 +7,7 @@ mod connection;
 pub mod counters;
 mod curl;
 pub mod datapath;
+pub mod forger;
 pub mod lab;
 pub mod link;
 pub mod peer;

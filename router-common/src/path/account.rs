@@ -74,8 +74,10 @@ pub fn translated(passage: &Passage<'_>, segment: &Segment, now: u64) {
     }
     if seq_before(highest, end) {
         sender.max_seq.set(end);
-        if sender.fin_seen.get() != 0 && seq_before(sender.fin_end.get(), end) {
-            // Nothing follows a FIN: that one was forged.
+        let fin_end = sender.fin_end.get();
+        let believed = seq_before_eq(fin_end.wrapping_add(passage.seq_delta), passage.receiver.max_ack.get());
+        if sender.fin_seen.get() != 0 && seq_before(fin_end, end) && !believed {
+            // Nothing follows a FIN: that one was forged. Unless the receiver has acknowledged it; then this is.
             sender.fin_seen.set(0);
         }
     }

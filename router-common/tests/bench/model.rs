@@ -286,7 +286,9 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
     } else if !tcp.syn() && not_behind(translated_end, marks[other].window_edge.wrapping_add(SLACK)) {
         if before(marks[own].max_seq, end) {
             marks[own].max_seq = end;
-            if marks[own].fin_seen != 0 && before(marks[own].fin_end, end) {
+            let fin_end = marks[own].fin_end;
+            let believed = not_behind(fin_end.wrapping_add(seq_delta), marks[other].max_ack);
+            if marks[own].fin_seen != 0 && before(fin_end, end) && !believed {
                 marks[own].fin_seen = 0;
             }
         }

@@ -87,6 +87,12 @@ impl From<io::Error> for StateError {
 /// Reads what a handoff needs. The socket is as before afterwards.
 pub fn state(socket: &OwnedFd) -> Result<SocketState, StateError> {
     let _repair = RepairMode::enter(socket)?;
+    set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_SEND)?;
+    let write_seq = get_int(socket, libc::IPPROTO_TCP, TCP_QUEUE_SEQ)? as u32;
+    let unacked = ioctl_int(socket, libc::TIOCOUTQ)? as u32;
+    set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_RECEIVE)?;
+    let (rcv_nxt, unread) = receive_queue(socket)?;
+    // Now, and not before: a FIN counts in `rcv_nxt` and not in `unread`, and it may come at any time.
     let info = tcp_info(socket)?;
     if info.tcpi_state != TCP_ESTABLISHED {
         return Err(StateError::HalfClosed);
@@ -101,11 +107,6 @@ pub fn state(socket: &OwnedFd) -> Result<SocketState, StateError> {
         }
         clock_offset = clock.wrapping_sub(monotonic_ms());
     }
-    set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_SEND)?;
-    let write_seq = get_int(socket, libc::IPPROTO_TCP, TCP_QUEUE_SEQ)? as u32;
-    let unacked = ioctl_int(socket, libc::TIOCOUTQ)? as u32;
-    set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_RECEIVE)?;
-    let (rcv_nxt, unread) = receive_queue(socket)?;
     Ok(SocketState {
         agreed,
         write_seq,
@@ -378,6 +379,33 @@ mod tests {
         let mut answer = [0; 10];
         client.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"hello back");
+    }
+
+    /// Where the FIN comes in the middle of reading, the numbers must not be off by one.
+    #[test]
+    fn a_fin_that_comes_while_the_state_is_read_is_either_seen_or_not_counted() {
+        for _ in 0..300 {
+            let (mut client, server) = pair();
+            client.write_all(b"hello").unwrap();
+            let server: OwnedFd = server.into();
+            if !may_repair(&server) {
+                return;
+            }
+            let first = unread_start(&server);
+            let closing =
+                std::thread::spawn(move || client.shutdown(std::net::Shutdown::Write).map(|()| client));
+            while let Ok(state) = state(&server) {
+                assert_eq!(state.rcv_nxt.wrapping_sub(state.unread), first);
+            }
+            closing.join().unwrap().unwrap();
+        }
+    }
+
+    /// The sequence number of the first unread byte.
+    fn unread_start(socket: &OwnedFd) -> u32 {
+        while unread(socket).unwrap() < 5 {}
+        let state = state(socket).unwrap();
+        state.rcv_nxt.wrapping_sub(state.unread)
     }
 
     #[test]

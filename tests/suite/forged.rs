@@ -1,0 +1,204 @@
+//! Segments at a bad moment or with wrong numbers, some of them forged: a flow is neither lost nor leaked.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use support::forger::{ACK, FIN, Forger, Numbers, RST, SYN, Segment, numbers};
+use support::lab::Host;
+use support::scene::{PEER_PORT, pattern};
+use support::{Connection, Entry, Peer, Scene};
+
+const NOTHING: &[u8] = b"";
+/// Far outside every window.
+const FAR: u32 = 1 << 29;
+/// Inside of it, but not where the next byte goes.
+const NEAR: u32 = 10_000;
+
+/// A connection that is carried by its flow alone.
+fn settled(scene: &Scene) -> Connection {
+    let mut connection = scene.connect(Entry::Handoff);
+    connection.get("/files/64k").unwrap();
+    scene.router.eventually(Duration::from_secs(5), "nothing is in custody", |_| {
+        scene.flow_of(&connection)["state"] == "direct"
+    });
+    connection
+}
+
+/// Forges in the client's name, and in the instance's.
+fn forgers(scene: &Scene, connection: &Connection) -> (Forger, Forger) {
+    let flow = scene.flow_of(connection);
+    let address = |name: &str| -> SocketAddr { flow[name].as_str().unwrap().parse().unwrap() };
+    let client = Forger::new(&scene.lab, Host::Client, address("client"), address("vip"));
+    let instance = Forger::new(&scene.lab, Host::Backend(1), address("instance_address"), address("source"));
+    (client, instance)
+}
+
+fn assert_goes_on(scene: &Scene, connection: &mut Connection, after: &str) {
+    sleep(Duration::from_millis(30));
+    let reply = connection.get("/files/64k").unwrap_or_else(|error| panic!("{after}: {error}"));
+    assert_eq!(reply.body.len(), 64 << 10, "{after}");
+    assert_eq!(scene.flow_of(connection)["state"], "direct", "{after}");
+    assert_eq!((scene.flows(None).len(), scene.sessions()), (1, 1), "{after}");
+}
+
+/// What a blind sender may try, from numbers that he does not know.
+fn wrong(numbers: Numbers) -> Vec<(&'static str, Segment<'static>)> {
+    let Numbers { next, expected } = numbers;
+    let segment = |flags, seq, ack, payload| Segment { flags, seq, ack, payload };
+    vec![
+        ("a reset far away", segment(RST, next.wrapping_add(FAR), 0, NOTHING)),
+        ("a reset long ago", segment(RST, next.wrapping_sub(FAR), 0, NOTHING)),
+        ("a reset in the window", segment(RST, next.wrapping_add(NEAR), 0, NOTHING)),
+        ("a FIN far away", segment(FIN | ACK, next.wrapping_add(FAR), expected, NOTHING)),
+        ("a FIN long ago", segment(FIN | ACK, next.wrapping_sub(FAR), expected, NOTHING)),
+        (
+            "an acknowledgement of what was never sent",
+            segment(ACK, next, expected.wrapping_add(FAR), NOTHING),
+        ),
+        ("an acknowledgement of long ago", segment(ACK, next, expected.wrapping_sub(FAR), NOTHING)),
+        ("data far away", segment(ACK, next.wrapping_add(FAR), expected, b"injected")),
+        ("data of long ago", segment(ACK, next.wrapping_sub(NEAR), expected, b"injected")),
+        ("a SYN", segment(SYN, next.wrapping_add(FAR), 0, NOTHING)),
+        ("a SYN in the window", segment(SYN, next.wrapping_add(NEAR), 0, NOTHING)),
+        ("a SYN-ACK", segment(SYN | ACK, next.wrapping_sub(1), expected, NOTHING)),
+    ]
+}
+
+#[test]
+#[ignore = "needs root"]
+fn wrong_numbers_from_either_side_end_nothing() {
+    let scene = Scene::with_backends(1);
+    let mut connection = settled(&scene);
+    let (client, instance) = forgers(&scene, &connection);
+    for round in 0..wrong(numbers(connection.stream()).unwrap()).len() {
+        let (what, segment) = wrong(numbers(connection.stream()).unwrap())[round];
+        client.send(segment);
+        assert_goes_on(&scene, &mut connection, &format!("{what} from the client"));
+    }
+    // The instance's numbers are unknown here; what it has sent and got tells the distance from zero.
+    for number in 0..64_u32 {
+        let seq = number << 26;
+        for flags in [RST, RST | ACK, FIN | ACK, SYN, SYN | ACK, ACK] {
+            instance.send(Segment { flags, seq, ack: seq ^ FAR, payload: NOTHING });
+        }
+    }
+    assert_goes_on(&scene, &mut connection, "blind guesses from the instance");
+    drop(connection);
+    scene.comes_to_rest();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_reset_with_the_right_number_ends_the_connection_and_its_flow() {
+    let scene = Scene::with_backends(1);
+    let mut connection = settled(&scene);
+    let (client, _) = forgers(&scene, &connection);
+    let Numbers { next, .. } = numbers(connection.stream()).unwrap();
+    client.send(Segment { flags: RST, seq: next, ack: 0, payload: NOTHING });
+    scene.comes_to_rest();
+    assert_eq!(connection.get("/").unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn data_behind_a_fin_changes_nothing() {
+    let scene = Scene::with_backends(1);
+    // Reads to the client's end, and takes its time to answer.
+    let _peer = Peer::start(&scene.lab, 1, PEER_PORT, |mut stream| {
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received)?;
+        sleep(Duration::from_millis(300));
+        write!(stream, "HTTP/1.1 200 OK\r\n\r\n{} bytes", received.len())?;
+        stream.write_all(&pattern(1 << 20))
+    });
+    let mut connection = scene.connect(Entry::Handoff);
+    let request = "GET /peer/ HTTP/1.1\r\nHost: lab\r\n\r\n";
+    connection.send(request).unwrap();
+    scene.router.eventually(Duration::from_secs(5), "nothing is in custody", |_| {
+        scene.flow_of(&connection)["state"] == "direct"
+    });
+    let (client, _) = forgers(&scene, &connection);
+    let Numbers { next, expected } = numbers(connection.stream()).unwrap();
+    connection.end().unwrap();
+    sleep(Duration::from_millis(50));
+    // In the FIN's own place Linux resets the connection, forwarded or not.
+    for (offset, payload) in [(1, &b"more"[..]), (NEAR, b"later")] {
+        client.send(Segment { flags: ACK, seq: next.wrapping_add(offset), ack: expected, payload });
+    }
+    let reply = connection.reply().unwrap();
+    let forwarded = "X-Forwarded-For: 10.77.1.2\r\n";
+    let wanted = format!("{} bytes", request.len() + forwarded.len());
+    assert!(reply.body.starts_with(wanted.as_bytes()), "{}", String::from_utf8_lossy(&reply.body[..20]));
+    assert!(reply.body[wanted.len()..] == pattern(1 << 20), "{} bytes", reply.body.len());
+    drop(connection);
+    scene.comes_to_rest();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn connections_that_end_while_they_are_handed_off_leave_nothing() {
+    let scene = Scene::with_backends(1);
+    let request = "GET /files/64k HTTP/1.1\r\nHost: lab\r\n\r\n";
+    thread::scope(|threads| {
+        for client in 0..4 {
+            let scene = &scene;
+            threads.spawn(move || {
+                for number in 0..100 {
+                    let entry = Entry::OFFLOADING[number % 2];
+                    let mut connection = scene.connect(entry);
+                    connection.send(request).unwrap();
+                    // From at once to when the answer has come.
+                    sleep(Duration::from_micros(40 * (number as u64 / 4)));
+                    match (number + client) % 3 {
+                        0 => connection.reset().unwrap(),
+                        1 => drop(connection),
+                        _ => {
+                            connection.end().unwrap();
+                            let all = connection.receive_all().unwrap();
+                            assert!(all.len() > 64 << 10, "{entry:?}: {} bytes", all.len());
+                        }
+                    }
+                }
+            });
+        }
+    });
+    scene.comes_to_rest();
+    assert_eq!(scene.router.ctl(["status"])["connections"]["open"], 0);
+    let (handed_off, relayed) = scene.carried();
+    println!("{handed_off} handed off, {relayed} relayed");
+    assert!(handed_off > 100);
+    scene.assert_no_segment_was_spoiled();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_client_with_a_closed_window_gets_everything_once_it_reads() {
+    let scene = Scene::with_backends(1);
+    for entry in [Entry::Handoff, Entry::Auto, Entry::Relay] {
+        let connect = || {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+            socket.set_recv_buffer_size(4096).unwrap();
+            socket.connect(&entry.address().into()).unwrap();
+            TcpStream::from(socket)
+        };
+        let mut stream = scene.lab.inside(Host::Client, connect).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let body = pattern(1 << 20);
+        let head =
+            format!("PUT /upload/{entry:?} HTTP/1.1\r\nHost: lab\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&body).unwrap();
+        let request = format!("GET /upload/{entry:?} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        // Its window is full and closed by now.
+        sleep(Duration::from_millis(1500));
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        assert!(received.ends_with(&body), "{entry:?}: {} bytes", received.len());
+    }
+    scene.comes_to_rest();
+    scene.assert_no_segment_was_spoiled();
+}

@@ -1,0 +1,109 @@
+//! Segments that no kernel has sent: with any numbers and flags, in the name of a live connection.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::AsRawFd;
+
+use etherparse::PacketBuilder;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::lab::{Host, Lab};
+
+pub const FIN: u8 = 1;
+pub const SYN: u8 = 2;
+pub const RST: u8 = 4;
+pub const ACK: u8 = 16;
+
+/// Where a connection stands: the number of the next byte that its end will send, and of the next that it expects.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers {
+    pub next: u32,
+    pub expected: u32,
+}
+
+/// Reads them from the kernel (`TCP_REPAIR`); the connection does not notice.
+pub fn numbers(stream: &TcpStream) -> io::Result<Numbers> {
+    const TCP_REPAIR: i32 = 19;
+    const TCP_REPAIR_QUEUE: i32 = 20;
+    const TCP_QUEUE_SEQ: i32 = 21;
+    const OFF_WITHOUT_PROBE: i32 = -1;
+    let set = |option: i32, value: i32| {
+        // SAFETY: the option's value is one int.
+        let result = unsafe {
+            let value = (&raw const value).cast();
+            libc::setsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, option, value, 4)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    let of_queue = |queue: i32| {
+        set(TCP_REPAIR_QUEUE, queue)?;
+        let (mut value, mut length) = (0_u32, 4);
+        // SAFETY: the option's value is one int.
+        let result = unsafe {
+            let place = (&raw mut value).cast();
+            libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, TCP_QUEUE_SEQ, place, &mut length)
+        };
+        if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+    };
+    set(TCP_REPAIR, 1)?;
+    let numbers = of_queue(2).and_then(|next| Ok(Numbers { next, expected: of_queue(1)? }));
+    set(TCP_REPAIR, OFF_WITHOUT_PROBE)?;
+    numbers
+}
+
+/// Sends from a host, under any tuple.
+#[derive(Debug)]
+pub struct Forger {
+    socket: Socket,
+    source: SocketAddrV4,
+    destination: SocketAddrV4,
+}
+
+/// A segment to forge. The window is 500, and there are no options.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    pub flags: u8,
+    pub seq: u32,
+    pub ack: u32,
+    pub payload: &'a [u8],
+}
+
+impl Forger {
+    /// Segments will leave `host` as if a socket with the address `source` had sent them.
+    pub fn new(lab: &Lab, host: Host, source: SocketAddr, destination: SocketAddr) -> Self {
+        let (SocketAddr::V4(source), SocketAddr::V4(destination)) = (source, destination) else {
+            panic!("flows are IPv4");
+        };
+        // The kernel adds the IP header's checksum and nothing else.
+        let raw = || Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)));
+        let socket = lab.inside(host, raw).expect("the lab is up").expect("root may forge");
+        Self { socket, source, destination }
+    }
+
+    pub fn send(&self, segment: Segment<'_>) {
+        let (from, to) = (self.source.ip().octets(), self.destination.ip().octets());
+        let mut builder = PacketBuilder::ipv4(from, to, 64).tcp(
+            self.source.port(),
+            self.destination.port(),
+            segment.seq,
+            500,
+        );
+        let has = |flag| segment.flags & flag != 0;
+        if has(FIN) {
+            builder = builder.fin();
+        }
+        if has(SYN) {
+            builder = builder.syn();
+        }
+        if has(RST) {
+            builder = builder.rst();
+        }
+        if has(ACK) {
+            builder = builder.ack(segment.ack);
+        }
+        let mut packet = Vec::new();
+        builder.write(&mut packet, segment.payload).expect("memory takes it");
+        let to = SockAddr::from(SocketAddrV4::new(Ipv4Addr::from(to), 0));
+        self.socket.send_to(&packet, &to).expect("a raw socket sends");
+    }
+}
