@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use support::scene::{PEER_PORT, pattern};
 use support::{Entry, Peer, Scene, peer};
@@ -106,11 +106,10 @@ fn a_response_may_come_before_the_request_has_ended() {
     for entry in ENTRIES {
         let body = pattern(1_000_000);
         let mut connection = scene.connect(entry);
-        let began = Instant::now();
         connection.send(put("/peer/early", body.len())).unwrap();
         connection.send(&body[..100_000]).unwrap();
         assert_eq!(connection.reply().unwrap().body, b"early");
-        assert!(began.elapsed() < Duration::from_secs(2), "{entry:?}: {:?}", began.elapsed());
+        // The rest follows only now, so the response has come before the end of the request.
         connection.send(&body[100_000..]).unwrap();
         // The instance has taken every byte of it, or it would misread what follows.
         connection.send([put("/peer/whole", 3), b"end".to_vec()].concat()).unwrap();

@@ -90,10 +90,10 @@ fn connections_beyond_the_flow_table_are_relayed_and_handed_off_again_when_there
         let status = status(router);
         status["datapath"]["flows"] == 0 && status["relayed"]["table_full"] == 3
     });
-    assert_eq!(connect(&lab).get("/whoami").unwrap().status, 200);
-    // The answer may be here before the daemon has counted.
-    router.eventually(Duration::from_secs(5), "the next one is handed off", |router| {
-        status(router)["connections"]["handed_off"] == 6
+    // A slot rests for some milliseconds before it serves again, and a table of five has no other.
+    router.eventually(Duration::from_secs(5), "a later one is handed off", |router| {
+        assert_eq!(connect(&lab).get("/whoami").unwrap().status, 200);
+        status(router)["connections"]["handed_off"].as_u64() >= Some(6)
     });
 }
 
