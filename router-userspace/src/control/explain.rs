@@ -14,7 +14,7 @@ use super::routes::Refusal;
 use super::state::State;
 use super::view;
 use crate::core::choose::{Exclusion, LostBy};
-use crate::core::decide::Outcome;
+use crate::core::decide::{Attempt, Outcome};
 use crate::core::explain::{InstanceResult, InstanceTrace, RuleResult, RuleTrace, Trace};
 use crate::core::request::{HttpRequest, Request};
 use crate::core::table::{RoutingTable, RuleRef};
@@ -32,7 +32,10 @@ pub fn explain(state: &State, asked: &ExplainRequest) -> Result<Explanation, Ref
         let client = asked.client.to_canonical();
         in_words(
             &table,
-            table.explain(&Request { listener: &listener.name, client, tls: false, http }, &[]),
+            table.explain(
+                &Request { listener: &listener.name, client, tls: false, http },
+                &Attempt::first(Instant::now()),
+            ),
             path,
         )
     };

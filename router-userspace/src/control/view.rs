@@ -158,8 +158,8 @@ fn rule(table: &RoutingTable, index: usize, rule: &table::Rule) -> Rule {
             Action::Deny { status } => Some(status),
             Action::Pool(_) => None,
         },
-        method: rule.method.map(|method| method.name().to_owned()),
-        on_unavailable: rule.on_unavailable.map(|reaction| reaction.name().to_owned()),
+        method: rule.overrides.method.map(|method| method.name().to_owned()),
+        on_unavailable: rule.overrides.on_unavailable.map(|reaction| reaction.name().to_owned()),
         requests: rule.hits.get(),
     }
 }
@@ -172,8 +172,8 @@ fn default_rule(table: &RoutingTable) -> Rule {
         condition: "Any()".to_owned(),
         pools: pool_names(table, RuleRef::Default),
         deny_status: None,
-        method: rule.method.map(|method| method.name().to_owned()),
-        on_unavailable: rule.on_unavailable.map(|reaction| reaction.name().to_owned()),
+        method: rule.overrides.method.map(|method| method.name().to_owned()),
+        on_unavailable: rule.overrides.on_unavailable.map(|reaction| reaction.name().to_owned()),
         requests: rule.hits.get(),
     }
 }

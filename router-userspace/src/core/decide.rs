@@ -3,6 +3,8 @@
 //! [`RoutingTable::decide`] begins the session itself, in one step with the choice, so that workers that decide at the
 //! same moment see each other's choices. [`RoutingTable::explain`](super::explain) runs the same code and begins nothing.
 
+use std::time::Instant;
+
 use super::choose::{Choice, Exclusion, Standing};
 use super::pool::{InstanceId, OnUnavailable};
 use super::request::Request;
@@ -21,6 +23,21 @@ pub enum Outcome<S = Session> {
     Unavailable { action: OnUnavailable },
     /// The path as sent and the path as normalised select different rules: 400.
     AmbiguousPath,
+}
+
+/// One try to place a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt<'a> {
+    /// The instances that this request could not connect to; they are left out.
+    pub tried: &'a [InstanceId],
+    pub now: Instant,
+}
+
+impl Attempt<'_> {
+    /// A request that has tried nothing yet.
+    pub fn first(now: Instant) -> Self {
+        Self { tried: &[], now }
+    }
 }
 
 /// The outcome, and the rule that led to it.
@@ -43,14 +60,13 @@ pub(super) trait Witness {
 impl Witness for () {}
 
 impl RoutingTable {
-    /// Decides where a request goes, and begins its session there. `tried` are the instances that this
-    /// request could not connect to; they are left out.
+    /// Decides where a request goes, and begins its session there.
     ///
-    /// The ids in the decision and in `tried` belong to this table: a connection keeps one snapshot for all its tries.
+    /// The ids in the decision and in the attempt belong to this table: a connection keeps one snapshot for all its tries.
     ///
     /// Allocates nothing when the path needed no normalising and no rule looks into escaped query values.
-    pub fn decide(&self, request: &Request<'_>, tried: &[InstanceId]) -> Decision {
-        self.resolve(request, tried, &mut (), |choice| {
+    pub fn decide(&self, request: &Request<'_>, attempt: &Attempt<'_>) -> Decision {
+        self.resolve(request, attempt, &mut (), |choice| {
             self.instance(choice.id).status.sessions().claim(choice.standing.tally(), choice.turn)
         })
     }
@@ -59,7 +75,7 @@ impl RoutingTable {
     pub(super) fn resolve<S>(
         &self,
         request: &Request<'_>,
-        tried: &[InstanceId],
+        attempt: &Attempt<'_>,
         witness: &mut impl Witness,
         claim: impl Fn(&Choice) -> Option<S>,
     ) -> Decision<S> {
@@ -79,7 +95,8 @@ impl RoutingTable {
         let pools = self.pools_of(rule);
         let method = self.method(rule);
         loop {
-            let chosen = self.choose(pools, method, tried, |id, standing| witness.instance(id, standing));
+            let chosen =
+                self.choose(pools, method, attempt.tried, |id, standing| witness.instance(id, standing));
             let Some(choice) = chosen else {
                 let action = self.on_unavailable(rule, request);
                 return Decision { rule, outcome: Outcome::Unavailable { action } };
@@ -111,16 +128,16 @@ impl RoutingTable {
     /// How the rule picks among candidates: as it says, else as its first pool says.
     pub fn method(&self, rule: RuleRef) -> super::pool::Method {
         let own = match rule {
-            RuleRef::Rule(index) => self.rules()[index].method,
-            RuleRef::Default => self.default_rule().method,
+            RuleRef::Rule(index) => self.rules()[index].overrides.method,
+            RuleRef::Default => self.default_rule().overrides.method,
         };
         own.or_else(|| self.pools_of(rule).first().map(|&pool| self.pool(pool).method)).unwrap_or_default()
     }
 
     fn on_unavailable(&self, rule: RuleRef, request: &Request<'_>) -> OnUnavailable {
         let own = match rule {
-            RuleRef::Rule(index) => self.rules()[index].on_unavailable,
-            RuleRef::Default => self.default_rule().on_unavailable,
+            RuleRef::Rule(index) => self.rules()[index].overrides.on_unavailable,
+            RuleRef::Default => self.default_rule().overrides.on_unavailable,
         };
         let only_pool = match self.pools_of(rule) {
             &[pool] => self.pool(pool).on_unavailable,

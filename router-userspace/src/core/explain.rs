@@ -2,7 +2,7 @@
 //! watched by a witness, and changes nothing.
 
 use super::choose::{Choice, Exclusion, LostBy, Standing, load};
-use super::decide::{Outcome, Witness};
+use super::decide::{Attempt, Outcome, Witness};
 use super::health::Reachability;
 use super::pool::{InstanceId, Method};
 use super::request::Request;
@@ -78,9 +78,9 @@ pub struct Trace {
 
 impl RoutingTable {
     /// Explains the decision that [`RoutingTable::decide`] would make now.
-    pub fn explain(&self, request: &Request<'_>, tried: &[InstanceId]) -> Trace {
+    pub fn explain(&self, request: &Request<'_>, attempt: &Attempt<'_>) -> Trace {
         let mut watch = Watch::default();
-        let decision = self.resolve(request, tried, &mut watch, |_| Some(()));
+        let decision = self.resolve(request, attempt, &mut watch, |_| Some(()));
         let method = self.method(decision.rule);
         let winner = watch.choice;
         let instances = watch.instances.into_iter().map(|(id, standing)| {

@@ -17,6 +17,18 @@ pub enum Action {
     Deny { status: u16 },
 }
 
+/// What a rule says otherwise than its pool. What is left out is as the pool says; with several pools (in the default
+/// rule), as the first one says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    pub method: Option<Method>,
+    pub on_unavailable: Option<OnUnavailable>,
+    /// Whether a user comes back to the instance that served the user last.
+    pub affinity: Option<bool>,
+    /// Whether exhausted instances may serve.
+    pub allow_exhausted: Option<bool>,
+}
+
 /// `if condition then action`. The order of rules is the order of their importance.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -25,10 +37,7 @@ pub struct Rule {
     pub enabled: bool,
     pub condition: Match,
     pub action: Action,
-    /// Overrides the pool's.
-    pub on_unavailable: Option<OnUnavailable>,
-    /// Overrides the pool's.
-    pub method: Option<Method>,
+    pub overrides: Overrides,
     /// Requests that the rule selected.
     pub hits: Arc<Count>,
 }
@@ -38,10 +47,7 @@ pub struct Rule {
 pub struct DefaultRule {
     /// Instances of all these pools are candidates. Empty in [`RoutingTable::new`] means every pool.
     pub pools: Vec<PoolId>,
-    /// If `None` and there is exactly one pool, the pool's.
-    pub on_unavailable: Option<OnUnavailable>,
-    /// If `None`, the first pool's.
-    pub method: Option<Method>,
+    pub overrides: Overrides,
     pub hits: Arc<Count>,
 }
 

@@ -23,7 +23,7 @@ use super::http::{self, HttpHead};
 use super::offload::{self, Trigger};
 use super::settings::{Listener, Offload};
 use super::{refuse, sockopt};
-use crate::core::decide::Outcome;
+use crate::core::decide::{Attempt, Outcome};
 use crate::core::health::{Failure, Observation};
 use crate::core::pool::{InstanceId, OnUnavailable};
 use crate::core::request::Request;
@@ -116,7 +116,7 @@ async fn reach(
     let mut tried = Vec::new();
     let mut failure = None;
     let (rule, id, session, connected) = loop {
-        let decision = table.decide(&request, &tried);
+        let decision = table.decide(&request, &Attempt { tried: &tried, now: Instant::now() });
         if tried.is_empty() {
             table.hits(decision.rule).add(1);
         }

@@ -23,7 +23,7 @@ use router::core::request::HttpRequest;
 use router::core::rules;
 use router::core::session::Session;
 use router::core::status::{AdminState, InstanceStatus};
-use router::core::table::{Action, DefaultRule, RoutingTable, Rule};
+use router::core::table::{Action, DefaultRule, Overrides, RoutingTable, Rule};
 use router::flows::ports::PortAllocator;
 use router::flows::table::{FlowInfo, FlowState, FlowTable, Handoff, TcpOptions};
 use router::proxy::http;
@@ -249,8 +249,7 @@ fn rule(name: &str, condition: &str, action: Action) -> Rule {
         enabled: true,
         condition: rules::compile(condition).unwrap(),
         action,
-        on_unavailable: None,
-        method: None,
+        overrides: Overrides::default(),
         hits: Arc::default(),
     }
 }

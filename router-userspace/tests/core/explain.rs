@@ -1,7 +1,9 @@
 //! `explain` says what a decision would do and why, and changes nothing.
 
+use std::time::Instant;
+
 use router::core::choose::{Exclusion, LostBy};
-use router::core::decide::Outcome;
+use router::core::decide::{Attempt, Outcome};
 use router::core::explain::{InstanceResult, RuleResult, Trace};
 use router::core::rules::compile;
 use router::core::status::AdminState;
@@ -10,7 +12,7 @@ use router::core::table::{DefaultRule, RoutingTable, RuleRef};
 use crate::support::*;
 
 fn explain(table: &RoutingTable, ask: &Ask) -> Trace {
-    ask.seen(|request| table.explain(request, &[]))
+    ask.seen(|request| table.explain(request, &Attempt::first(Instant::now())))
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use router::core::decide::{Decision, Outcome};
+use router::core::decide::{Attempt, Decision, Outcome};
 use router::core::health::{CheckKind, CheckSpec, Failure, Observation, Reachability};
 use router::core::path::normalise;
 use router::core::pool::{Instance, InstanceId, Method, Pool, PoolId};
@@ -12,7 +12,7 @@ use router::core::request::{Header, HttpRequest, HttpVersion, Request};
 use router::core::rules::compile;
 use router::core::session::Session;
 use router::core::status::{AdminState, InstanceStatus};
-use router::core::table::{Action, DefaultRule, RoutingTable, Rule};
+use router::core::table::{Action, DefaultRule, Overrides, RoutingTable, Rule};
 
 /// A request as a client would send it.
 #[derive(Clone)]
@@ -167,8 +167,7 @@ pub fn rule(name: &str, condition: &str, action: Action) -> Rule {
         enabled: true,
         condition: compile(condition).unwrap_or_else(|error| panic!("{condition}: {error}")),
         action,
-        on_unavailable: None,
-        method: None,
+        overrides: Overrides::default(),
         hits: Arc::default(),
     }
 }
@@ -201,7 +200,7 @@ pub trait TableExt {
 
 impl TableExt for RoutingTable {
     fn ask(&self, ask: &Ask) -> Decision {
-        ask.seen(|request| self.decide(request, &[]))
+        ask.seen(|request| self.decide(request, &Attempt::first(std::time::Instant::now())))
     }
 
     fn outcome(&self, ask: &Ask) -> Outcome<()> {
@@ -209,7 +208,12 @@ impl TableExt for RoutingTable {
     }
 
     fn place(&self, ask: &Ask, tried: &[InstanceId]) -> Option<(String, Session)> {
-        match ask.seen(|request| self.decide(request, tried)).outcome {
+        match ask
+            .seen(|request| {
+                self.decide(request, &Attempt { tried, ..Attempt::first(std::time::Instant::now()) })
+            })
+            .outcome
+        {
             Outcome::Instance { id, session } => Some((self.instance(id).name.clone(), session)),
             _ => None,
         }

@@ -1,6 +1,8 @@
 //! What happens when the selected rule's pool cannot serve: never the next rule.
 
-use router::core::decide::Outcome;
+use std::time::Instant;
+
+use router::core::decide::{Attempt, Outcome};
 use router::core::pool::{OnUnavailable, PoolId};
 use router::core::request::Request;
 use router::core::table::{DefaultRule, RoutingTable};
@@ -27,7 +29,7 @@ fn the_pool_says_what_happens_and_a_rule_overrides_it() {
     let mut pools = dead_and_alive();
     pools[0].on_unavailable = Some(OnUnavailable::Silent);
     let mut rules = vec![rule("own", r#"Path("/own")"#, FIRST), rule("pool's", r#"Path("/pool")"#, FIRST)];
-    rules[0].on_unavailable = Some(OnUnavailable::Reset);
+    rules[0].overrides.on_unavailable = Some(OnUnavailable::Reset);
     let table = table(rules, pools);
     assert_eq!(table.outcome(&get("/own")), unavailable(OnUnavailable::Reset));
     assert_eq!(table.outcome(&get("/pool")), unavailable(OnUnavailable::Silent));
@@ -37,7 +39,10 @@ fn the_pool_says_what_happens_and_a_rule_overrides_it() {
 fn without_http_the_default_is_a_reset() {
     let table = one_pool([instance("a").down()]);
     let request = Request { listener: "raw", client: [10, 1, 2, 3].into(), tls: false, http: None };
-    assert_eq!(without_session(table.decide(&request, &[]).outcome), unavailable(OnUnavailable::Reset));
+    assert_eq!(
+        without_session(table.decide(&request, &Attempt::first(Instant::now())).outcome),
+        unavailable(OnUnavailable::Reset)
+    );
 }
 
 #[test]

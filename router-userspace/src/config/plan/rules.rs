@@ -10,7 +10,7 @@ use super::super::toml_string;
 use super::unique::Unique;
 use crate::core::pool::PoolId;
 use crate::core::rules::{self, Match};
-use crate::core::table::{Action, DEFAULT_RULE_NAME, DefaultRule, Rule};
+use crate::core::table::{Action, DEFAULT_RULE_NAME, DefaultRule, Overrides, Rule};
 
 /// The status of a `deny` without one.
 const DENY_STATUS: u16 = 403;
@@ -55,8 +55,11 @@ fn one(rule: &file::Rule, pools: &Pools<'_>, listeners: &[&str], report: &Report
         enabled: rule.enabled.value,
         condition: condition??,
         action: action?,
-        on_unavailable: rule.on_unavailable.as_ref().map(|value| value.value),
-        method: rule.method.as_ref().map(|method| method.value),
+        overrides: Overrides {
+            method: rule.method.as_ref().map(|method| method.value),
+            on_unavailable: rule.on_unavailable.as_ref().map(|value| value.value),
+            ..Overrides::default()
+        },
         hits: Default::default(),
     })
 }
@@ -150,8 +153,11 @@ fn default_rule(
     }
     Some(DefaultRule {
         pools: found.into_iter().collect::<Option<Vec<_>>>()?,
-        on_unavailable: rule.on_unavailable.as_ref().map(|value| value.value),
-        method: rule.method.as_ref().map(|method| method.value),
+        overrides: Overrides {
+            method: rule.method.as_ref().map(|method| method.value),
+            on_unavailable: rule.on_unavailable.as_ref().map(|value| value.value),
+            ..Overrides::default()
+        },
         hits: Default::default(),
     })
 }

@@ -3,11 +3,11 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::BASE;
 use crate::config::{Attach, Interfaces, ListenerPlan, Offload, Protocol, Source, load, parse};
-use crate::core::decide::Outcome;
+use crate::core::decide::{Attempt, Outcome};
 use crate::core::health::{CheckKind, Reachability};
 use crate::core::pool::{OnUnavailable, PoolId};
 use crate::core::request::{Header, HttpRequest, HttpVersion, Request};
@@ -205,7 +205,10 @@ fn every_setting_is_taken_over() {
     let [keep_out, gone, api] = table.rules() else { panic!("three rules") };
     assert_eq!(keep_out.action, Action::Deny { status: 403 });
     assert_eq!((gone.action, gone.enabled), (Action::Deny { status: 410 }, false));
-    assert_eq!((api.action, api.on_unavailable), (Action::Pool(PoolId(1)), Some(OnUnavailable::Silent)));
+    assert_eq!(
+        (api.action, api.overrides.on_unavailable),
+        (Action::Pool(PoolId(1)), Some(OnUnavailable::Silent))
+    );
     assert_eq!(table.default_rule().pools, [PoolId(1), PoolId(0)]);
 }
 
@@ -257,7 +260,7 @@ fn quickstart(host: &str, path: &str, header: Option<(&str, &str)>, client: &str
     let mut instances = Vec::new();
     let mut tried = Vec::new();
     loop {
-        let decision = table.decide(&request, &tried);
+        let decision = table.decide(&request, &Attempt { tried: &tried, ..Attempt::first(Instant::now()) });
         let Outcome::Instance { id, .. } = decision.outcome else {
             return (table.rule_name(decision.rule).to_owned(), instances);
         };
