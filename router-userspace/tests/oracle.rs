@@ -56,6 +56,7 @@ impl Oracle {
     fn status(&self, head: &[u8]) -> Option<u16> {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         connection.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        connection.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
         connection.write_all(head).unwrap();
         let mut status_line = [0; 12];
         connection.read_exact(&mut status_line).ok()?;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use support::counters::{checksum_errors, counter, paws_drops};
 use support::lab::Host;
@@ -59,7 +60,7 @@ fn a_late_acknowledger_receives_everything_and_a_reset_is_seen() {
     });
     let connection = Connection::open(&lab, Host::Client, &waiting.address().to_string()).unwrap();
     connection.reset().unwrap();
-    assert_eq!(ending.recv().unwrap(), Err(ErrorKind::ConnectionReset));
+    assert_eq!(ending.recv_timeout(Duration::from_secs(30)).unwrap(), Err(ErrorKind::ConnectionReset));
 }
 
 #[test]

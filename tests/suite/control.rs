@@ -2,7 +2,6 @@
 //! connections do not notice.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use support::lab::Host;
 use support::router::configuration;
-use support::{Connection, Curl, Router, TestLab};
+use support::{Connection, Curl, Router, TestLab, unix};
 
 const SERVICE: &str = r#"
 [[listener]]
@@ -110,13 +109,16 @@ fn a_flooded_control_socket_disturbs_no_connection() {
     let files_before = router.open_files();
     let until = Instant::now() + Duration::from_secs(4);
     let mut flood: Vec<JoinHandle<u32>> = vec![idle(router.socket(), until)];
-    for bytes in [
-        &b"GET /metrics HTTP/1.1\r\nHost: r\r\n\r\n"[..],
-        b"POST /v1/explain HTTP/1.1\r\nHost: r\r\nContent-Length: 2\r\n\r\n{[",
-        b"\x16\x03\x01\x00\xff\xfe no protocol at all\r\n\r\n",
-        b"POST /v1/explain HTTP/1.1\r\nHost: r\r\nContent-Length: 99999999999\r\n\r\n",
+    let metrics = &b"GET /metrics HTTP/1.1\r\nHost: r\r\n\r\n"[..];
+    for (bytes, reads) in [
+        (metrics, 1 << 20),
+        // Asks for more than it reads, so that answers pile up.
+        (metrics, 1),
+        (b"POST /v1/explain HTTP/1.1\r\nHost: r\r\nContent-Length: 2\r\n\r\n{[", 1 << 20),
+        (b"\x16\x03\x01\x00\xff\xfe no protocol at all\r\n\r\n", 1 << 20),
+        (b"POST /v1/explain HTTP/1.1\r\nHost: r\r\nContent-Length: 99999999999\r\n\r\n", 1 << 20),
     ] {
-        flood.push(repeat(router.socket(), bytes, until));
+        flood.push(repeat(router.socket(), bytes, reads, until));
     }
     let mut served = 0;
     while Instant::now() < until {
@@ -133,13 +135,16 @@ fn a_flooded_control_socket_disturbs_no_connection() {
     });
 }
 
+/// A flooder that waits longer than this for the socket tries another connection.
+const FLOODER_PATIENCE: Duration = Duration::from_millis(500);
+
 /// Opens connections and says nothing on them.
 fn idle(socket: PathBuf, until: Instant) -> JoinHandle<u32> {
     std::thread::spawn(move || {
         let mut held = Vec::new();
         let mut opened = 0;
         while Instant::now() < until {
-            match UnixStream::connect(&socket) {
+            match unix::connect(&socket, FLOODER_PATIENCE) {
                 Ok(stream) => {
                     opened += 1;
                     held.push(stream);
@@ -154,14 +159,14 @@ fn idle(socket: PathBuf, until: Instant) -> JoinHandle<u32> {
     })
 }
 
-/// Sends the same bytes over and over, on a new connection whenever the old one is closed.
-fn repeat(socket: PathBuf, bytes: &'static [u8], until: Instant) -> JoinHandle<u32> {
+/// Sends the same bytes over and over, and reads up to `reads` bytes after each time; on a new connection whenever the old
+/// one is closed or both sides' buffers are full.
+fn repeat(socket: PathBuf, bytes: &'static [u8], reads: usize, until: Instant) -> JoinHandle<u32> {
     std::thread::spawn(move || {
         let mut sent = 0;
         while Instant::now() < until {
-            let Ok(mut stream) = UnixStream::connect(&socket) else { continue };
-            let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
-            let mut answer = [0; 4096];
+            let Ok(mut stream) = unix::connect(&socket, FLOODER_PATIENCE) else { continue };
+            let mut answer = vec![0; reads];
             while Instant::now() < until && stream.write_all(bytes).is_ok() {
                 sent += 1;
                 if !stream.read(&mut answer).is_ok_and(|length| length > 0) {

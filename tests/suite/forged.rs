@@ -181,6 +181,8 @@ fn a_client_with_a_closed_window_gets_everything_once_it_reads() {
         let connect = || {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
             socket.set_recv_buffer_size(4096).unwrap();
+            // A connect waits as long as writing may.
+            socket.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
             socket.connect(&entry.address().into()).unwrap();
             TcpStream::from(socket)
         };

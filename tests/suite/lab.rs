@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::lab::{Host, Lab, VIP, address};
+use support::router::ended_within;
 use support::{Curl, TestLab};
 
 fn ping(lab: &Lab, from: Host, to: &str) {
@@ -134,7 +135,8 @@ fn a_lab_that_was_killed_half_way_is_removed_without_a_trace() {
 
     Lab::down(lab.name()).unwrap();
     for mut child in [server, stubborn] {
-        assert!(!child.wait().unwrap().success(), "a process of the lab was ended");
+        let ended = ended_within(&mut child, Duration::from_secs(10));
+        assert!(ended.is_some_and(|status| !status.success()), "a process of the lab was not ended");
     }
     assert!(!nginx_runs(), "nginx outlives the namespace that was removed by hand");
     assert_eq!(traces().difference(&before).collect::<Vec<_>>(), Vec::<&String>::new());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::lab::{Host, Lab};
-use support::router::{binary, configuration};
+use support::router::{binary, configuration, ended_within};
 use support::{Connection, Router, TestLab};
 
 const VIP: &str = "10.77.1.10:8080";
@@ -178,7 +178,8 @@ fn an_ordinary_user_s_router_relays_on_high_ports_and_is_told_about_low_ones() {
     };
     let output = || fs::read_to_string(directory.join("output")).unwrap();
     let mut low = start(&text.replace(VIP, "10.77.1.10:80"));
-    assert_eq!(low.wait().unwrap().code(), Some(1), "{}", output());
+    let ended = ended_within(&mut low, Duration::from_secs(20));
+    assert_eq!(ended.and_then(|status| status.code()), Some(1), "{}", output());
     let wanted = "may not use 10.77.1.10:80: ports below 1024 need root or CAP_NET_BIND_SERVICE";
     assert!(output().contains(wanted), "{}", output());
 

@@ -67,7 +67,10 @@ impl Stage {
         for _ in 0..3 {
             assert_eq!(connection.get("/peer/small").unwrap().body, b"small");
         }
-        let ends = (agreed(connection.stream()).unwrap(), self.instance_agreed.recv().unwrap());
+        let ends = (
+            agreed(connection.stream()).unwrap(),
+            self.instance_agreed.recv_timeout(Duration::from_secs(30)).unwrap(),
+        );
         println!("{entry:?} in {:.2?}: client {:?}, instance {:?}", began.elapsed(), ends.0, ends.1);
         ends
     }

@@ -15,6 +15,7 @@ pub mod router;
 pub mod scene;
 pub mod tcp;
 mod test_lab;
+pub mod unix;
 
 pub use connection::Connection;
 pub use curl::{Curl, Reply};

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::lab::{Host, Lab};
+use crate::unix;
 
 /// A running daemon; stopped when dropped. Its log is shown when the story fails.
 #[derive(Debug)]
@@ -117,8 +117,7 @@ impl Router {
     }
 
     fn ask(&self, path: &str) -> io::Result<String> {
-        let mut stream = UnixStream::connect(self.socket())?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut stream = unix::connect(&self.socket(), Duration::from_secs(5))?;
         stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).map(|_| answer)
@@ -164,14 +163,8 @@ impl Router {
     }
 
     fn wait(&mut self, limit: Duration) -> ExitStatus {
-        let began = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("routerd can be waited for") {
-                return status;
-            }
-            assert!(began.elapsed() < limit, "routerd does not end; its log:\n{}", self.log());
-            sleep(Duration::from_millis(10));
-        }
+        ended_within(&mut self.child, limit)
+            .unwrap_or_else(|| panic!("routerd does not end; its log:\n{}", self.log()))
     }
 
     /// Runs routerctl with `--json` and returns what it printed.
@@ -221,6 +214,17 @@ impl Drop for Router {
             }
             let _ = self.child.kill();
             let _ = self.child.wait();
+        }
+    }
+}
+
+/// How a process ended; `None` if it still runs after `limit`.
+pub fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let began = Instant::now();
+    loop {
+        match child.try_wait().expect("a child can be waited for") {
+            None if began.elapsed() < limit => sleep(Duration::from_millis(10)),
+            ended => return ended,
         }
     }
 }

@@ -156,6 +156,24 @@ reasons! {
     }
 }
 
+reasons! {
+    /// Why the control server closed a client's connection.
+    ControlReason {
+        /// Every place was taken by a client that was being answered or had only just connected.
+        TurnedAway = "turned_away",
+        /// The connection had been idle longest when another client needed a place.
+        MadeRoom = "made_room",
+        /// No complete head arrived before the deadline.
+        HeadTimeout = "head_timeout",
+        /// The client took nothing of its answer before the deadline.
+        AnswerUnread = "answer_unread",
+        /// The head is not HTTP/1 or is too long.
+        BadHead = "bad_head",
+        /// The client closed or reset in the middle of a request or of its answer.
+        ClientGone = "client_gone",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 
 use super::heads::Heads;
 use crate::config::{DaemonPlan, ListenerPlan};
-use crate::control::{Opened, Server, Settings, StartError, State};
+use crate::control::{Opened, Server, Settings, StartError, State, Timeouts};
 use crate::core::counters::Counters;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::PortAllocator;
@@ -37,6 +37,7 @@ pub fn open(daemon: &DaemonPlan) -> Result<Opened, StartError> {
         socket: daemon.control_socket.clone(),
         group: daemon.control_group.clone(),
         admin_listen: daemon.admin_listen,
+        timeouts: Timeouts::default(),
     })
 }
 

@@ -38,7 +38,12 @@ fn action(rule: &Rule) -> String {
 }
 
 pub(super) fn reasons(reasons: &Reasons, out: &mut dyn Write) -> io::Result<()> {
-    let parts = [("PACKET", &reasons.packet), ("RELAYED", &reasons.relay), ("REFUSED", &reasons.refuse)];
+    let parts = [
+        ("PACKET", &reasons.packet),
+        ("RELAYED", &reasons.relay),
+        ("REFUSED", &reasons.refuse),
+        ("CONTROL", &reasons.control),
+    ];
     for (number, (title, list)) in parts.into_iter().enumerate() {
         if number > 0 {
             writeln!(out)?;

@@ -15,7 +15,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, prometheus_te
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use router_common::abi::reason::{PacketReason, RefuseReason, RelayReason};
+use router_common::abi::reason::{ControlReason, PacketReason, RefuseReason, RelayReason};
 
 use super::state::State;
 use super::view;
@@ -79,7 +79,14 @@ fn reasons(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
         RefuseReason::ALL.iter().map(|reason| (reason.name(), reason.description())),
     );
     let refused = state.counters.refused.iter().map(|(reason, count)| ([("reason", reason.name())], count));
-    counts(encoder, "refused", &help, refused)
+    counts(encoder, "refused", &help, refused)?;
+    let help = meanings(
+        "Connections to the control socket and the admin address that did not end by themselves",
+        ControlReason::ALL.iter().map(|reason| (reason.name(), reason.description())),
+    );
+    let closed = state.counters.control_closed.iter();
+    let closed = closed.map(|(reason, count)| ([("reason", reason.name())], count));
+    counts(encoder, "control_closed", &help, closed)
 }
 
 /// Absent without a data path: a constant zero would look like an idle one.

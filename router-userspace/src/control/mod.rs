@@ -14,5 +14,5 @@ pub mod socket;
 pub mod state;
 mod view;
 
-pub use server::{Opened, Server, Settings, StartError};
+pub use server::{Opened, Server, Settings, StartError, Timeouts};
 pub use state::State;

@@ -336,6 +336,9 @@ pub struct Reasons {
     pub relay: Vec<Reason>,
     /// Why connections or requests were refused.
     pub refuse: Vec<Reason>,
+    /// Why connections to the control socket and the admin address did not end by themselves. Absent from older daemons.
+    #[serde(default)]
+    pub control: Vec<Reason>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

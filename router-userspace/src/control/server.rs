@@ -1,8 +1,9 @@
 //! Serving the control socket and the read-only admin address: HTTP/1.1 on a thread of its own.
 //!
 //! Nothing that clients do here may slow down connections: the thread shares no runtime with the listeners, bodies and
-//! heads are bounded, every wait has a deadline, and the number of clients is limited (see [`super::connections`]).
+//! heads are bounded, every wait has a deadline (reading and writing alike), and the number of clients is limited (see [`super::connections`]).
 
+use std::error::Error as _;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,22 +15,22 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use router_common::abi::reason::ControlReason;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
+use tokio_io_timeout::TimeoutStream;
 
 use super::connections::{Connections, Place};
 use super::protocol::{VERSION, VERSION_HEADER};
 use super::routes;
 use super::socket::{ControlSocket, SocketError};
 use super::state::State;
+use crate::core::counters::Counters;
 
 /// Clients connected to the control socket at once; the admin address has as many of its own.
 pub const MAX_CONNECTIONS: usize = 64;
-
-/// From the last answer, or from connecting, until the whole next head has arrived.
-pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest head that is read.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -40,6 +41,21 @@ const NICE: i32 = 10;
 /// How long to wait after `accept` failed for want of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long the server waits for a client before it lets it go.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// From the last answer, or from connecting, until the whole next head has arrived.
+    pub head: Duration,
+    /// While the client takes nothing of its answer; whatever it takes starts the time anew.
+    pub write: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { head: Duration::from_secs(10), write: Duration::from_secs(10) }
+    }
+}
+
 /// Where the daemon listens for its operators.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -48,6 +64,7 @@ pub struct Settings {
     pub group: Option<String>,
     /// Serves `/metrics` and `/healthz` over TCP.
     pub admin_listen: Option<SocketAddr>,
+    pub timeouts: Timeouts,
 }
 
 /// Why the control server could not start.
@@ -77,6 +94,7 @@ pub struct Server {
 pub struct Opened {
     socket: ControlSocket,
     admin: Option<std::net::TcpListener>,
+    timeouts: Timeouts,
 }
 
 impl Opened {
@@ -85,12 +103,12 @@ impl Opened {
     pub fn new(settings: &Settings) -> Result<Self, StartError> {
         let socket = ControlSocket::bind(&settings.socket, settings.group.as_deref())?;
         let admin = settings.admin_listen.map(listen_tcp).transpose()?;
-        Ok(Self { socket, admin })
+        Ok(Self { socket, admin, timeouts: settings.timeouts })
     }
 
     /// Serves them on a new thread.
     pub fn serve(self, state: Arc<State>) -> Result<Server, StartError> {
-        let Self { socket, admin } = self;
+        let Self { socket, admin, timeouts } = self;
         let listener = socket.listener().map_err(StartError::Thread)?;
         let admin_address = admin.as_ref().and_then(|listener| listener.local_addr().ok());
         let runtime =
@@ -103,7 +121,7 @@ impl Opened {
                 runtime.block_on(async move {
                     tokio::select! {
                         _ = stopped => {}
-                        () = serve(listener, admin, state) => {}
+                        () = serve(listener, admin, state, timeouts) => {}
                     }
                 });
             })
@@ -154,12 +172,16 @@ async fn serve(
     control: std::os::unix::net::UnixListener,
     admin: Option<std::net::TcpListener>,
     state: Arc<State>,
+    timeouts: Timeouts,
 ) {
     let control_routes = routes::control(Arc::clone(&state));
+    let service = Serving { timeouts, counters: Arc::clone(&state.counters) };
+    let admin_service = service.clone();
     let control = async move {
         match UnixListener::from_std(control) {
             Ok(listener) => {
-                accept(async || listener.accept().await.map(|(stream, _)| stream), control_routes).await
+                accept(async || listener.accept().await.map(|(stream, _)| stream), control_routes, service)
+                    .await
             }
             Err(error) => tracing::error!(%error, "the control socket cannot be served"),
         }
@@ -168,8 +190,8 @@ async fn serve(
         let Some(listener) = admin else { return };
         match TcpListener::from_std(listener) {
             Ok(listener) => {
-                accept(async || listener.accept().await.map(|(stream, _)| stream), routes::admin(state))
-                    .await;
+                let next = async || listener.accept().await.map(|(stream, _)| stream);
+                accept(next, routes::admin(state), admin_service).await;
             }
             Err(error) => tracing::error!(%error, "the admin address cannot be served"),
         }
@@ -177,17 +199,35 @@ async fn serve(
     tokio::join!(control, admin);
 }
 
-async fn accept<S>(next: impl AsyncFn() -> io::Result<S>, routes: axum::Router)
+/// What every connection needs beside its routes.
+#[derive(Clone)]
+struct Serving {
+    timeouts: Timeouts,
+    counters: Arc<Counters>,
+}
+
+async fn accept<S>(next: impl AsyncFn() -> io::Result<S>, routes: axum::Router, serving: Serving)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let connections = Connections::new(MAX_CONNECTIONS);
     for id in 0u64.. {
         match next().await {
-            Ok(stream) => match connections.admit(id, Instant::now()) {
-                Some(place) => drop(tokio::spawn(serve_connection(stream, place, routes.clone()))),
-                None => drop(tokio::spawn(turn_away(stream))),
-            },
+            Ok(stream) => {
+                let mut stream = TimeoutStream::new(stream);
+                stream.set_write_timeout(Some(serving.timeouts.write));
+                match connections.admit(id, Instant::now()) {
+                    Some(place) => {
+                        let connection =
+                            serve_connection(Box::pin(stream), place, routes.clone(), serving.clone());
+                        drop(tokio::spawn(connection));
+                    }
+                    None => {
+                        serving.counters.control_closed.add(ControlReason::TurnedAway);
+                        drop(tokio::spawn(turn_away(Box::pin(stream))));
+                    }
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, "a control connection could not be accepted");
                 sleep(ACCEPT_PAUSE).await;
@@ -196,7 +236,7 @@ where
     }
 }
 
-async fn serve_connection<S>(stream: S, place: Place, routes: axum::Router)
+async fn serve_connection<S>(stream: S, place: Place, routes: axum::Router, serving: Serving)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -214,16 +254,39 @@ where
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(serving.timeouts.head)
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
-    tokio::select! {
-        ended = connection => {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "a control connection ended early");
-            }
-        }
-        () = place.evicted() => tracing::debug!("an idle control connection made room for another"),
+    let (reason, error) = tokio::select! {
+        ended = connection => match ended {
+            Ok(()) => return,
+            Err(error) => (reason_of(&error), Some(error)),
+        },
+        () = place.evicted() => (ControlReason::MadeRoom, None),
+    };
+    serving.counters.control_closed.add(reason);
+    tracing::debug!(
+        reason = reason.name(),
+        error = error.map(tracing::field::display),
+        "a control connection was closed"
+    );
+}
+
+/// Why serving a connection failed. Only writing has a timeout on the stream itself; that of the head is hyper's.
+fn reason_of(error: &hyper::Error) -> ControlReason {
+    if error.is_parse() {
+        return ControlReason::BadHead;
+    }
+    let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
+    let unread = causes.any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::TimedOut)
+    });
+    if unread {
+        ControlReason::AnswerUnread
+    } else if error.is_timeout() {
+        ControlReason::HeadTimeout
+    } else {
+        ControlReason::ClientGone
     }
 }
 

@@ -190,9 +190,11 @@ pub fn reasons(state: &State) -> Reasons {
     });
     let relayed = state.counters.relayed.iter();
     let refused = state.counters.refused.iter();
+    let control = state.counters.control_closed.iter();
     Reasons {
         packet: packet.collect(),
         relay: relayed.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
+        control: control.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
         refuse: refused.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
     }
 }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use router_common::abi::reason::{RefuseReason, RelayReason};
+use router_common::abi::reason::{ControlReason, RefuseReason, RelayReason};
 
 /// A count that only grows.
 #[derive(Debug, Default)]
@@ -35,6 +35,13 @@ impl Reason for RelayReason {
 
 impl Reason for RefuseReason {
     const ALL: &'static [Self] = RefuseReason::ALL;
+    fn index(self) -> usize {
+        self.index()
+    }
+}
+
+impl Reason for ControlReason {
+    const ALL: &'static [Self] = ControlReason::ALL;
     fn index(self) -> usize {
         self.index()
     }
@@ -90,6 +97,8 @@ pub struct Counters {
     pub relayed: CountByReason<RelayReason>,
     /// Connections and requests refused, by reason.
     pub refused: CountByReason<RefuseReason>,
+    /// Connections of clients of the control socket and the admin address that the daemon closed or lost, by reason.
+    pub control_closed: CountByReason<ControlReason>,
 }
 
 impl Counters {

@@ -187,11 +187,17 @@ async fn an_http_check_asks_for_its_path_and_host_and_to_close() {
     };
     assert_eq!(look(&named, address).await, CheckPassed);
     assert_eq!(
-        received.recv().await.unwrap(),
+        timeout(Duration::from_secs(30), received.recv()).await.unwrap().unwrap(),
         "GET /up?x=1 HTTP/1.1\r\nHost: app.example\r\nUser-Agent: router-check\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     );
     assert_eq!(look(&http(), address).await, CheckPassed);
-    assert!(received.recv().await.unwrap().contains(&format!("\r\nHost: {address}\r\n")));
+    assert!(
+        timeout(Duration::from_secs(30), received.recv())
+            .await
+            .unwrap()
+            .unwrap()
+            .contains(&format!("\r\nHost: {address}\r\n"))
+    );
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use router::cli::{self, Exit};
-use router::control::{Opened, Settings, State};
+use router::control::{Opened, Settings, State, Timeouts};
 
 use crate::daemon::{Daemon, Directory, Heads};
 
@@ -373,8 +373,12 @@ fn the_quickstart_explains_its_own_requests() {
         started: std::time::Instant::now(),
         started_at: std::time::SystemTime::now(),
     };
-    let settings =
-        Settings { socket: directory.path().join("control.sock"), group: None, admin_listen: None };
+    let settings = Settings {
+        socket: directory.path().join("control.sock"),
+        group: None,
+        admin_listen: None,
+        timeouts: Timeouts::default(),
+    };
     let server = Opened::new(&settings).unwrap().serve(Arc::new(state)).unwrap();
     let listener = &plan.listeners[0].name;
     let ran = run(

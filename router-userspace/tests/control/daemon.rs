@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use router::control::protocol::Listener;
 use router::control::state::HeadReader;
-use router::control::{Opened, Server, Settings, State};
+use router::control::{Opened, Server, Settings, State, Timeouts};
 use router::core::counters::Counters;
 use router::core::health::{CheckKind, CheckSpec, Failure, Observation, Reachability};
 use router::core::pool::{Instance, InstanceId, Method as Balance, OnUnavailable, Pool, PoolId};
@@ -29,7 +30,11 @@ use router::flows::table::{FlowInfo, FlowState, FlowTable, Handoff, TcpOptions};
 use router::proxy::http;
 use router::proxy::http::scan::HeadLimits;
 use router_common::abi::reason::{PacketReason, RefuseReason, RelayReason};
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixStream;
+
+/// Nothing in a test waits longer than this for the server.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A directory that is removed at the end of the test.
 pub struct Directory(PathBuf);
@@ -162,7 +167,8 @@ impl Daemon {
             started: Instant::now(),
             started_at: SystemTime::now(),
         });
-        let mut settings = Settings { socket: socket.clone(), group: None, admin_listen: None };
+        let timeouts = Timeouts::default();
+        let mut settings = Settings { socket: socket.clone(), group: None, admin_listen: None, timeouts };
         change(&mut settings);
         let server = Opened::new(&settings).unwrap().serve(Arc::clone(&state)).unwrap();
         Self { state, server, socket, _sessions: sessions, _directory: directory }
@@ -185,12 +191,21 @@ impl Daemon {
     }
 
     pub fn connect(&self) -> StdUnixStream {
-        StdUnixStream::connect(&self.socket).unwrap()
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        // The kernel waits for a place in the listener's queue as long as writing may take.
+        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.connect(&SockAddr::unix(&self.socket).unwrap()).unwrap();
+        StdUnixStream::from(OwnedFd::from(socket))
     }
 }
 
 pub fn block_on<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(async { tokio::time::timeout(PATIENCE, work).await.expect("the server answers in time") })
 }
 
 pub async fn ask_over<S>(stream: TokioIo<S>, method: Method, path: &str, body: Bytes) -> Answer

@@ -222,6 +222,7 @@ fn every_reason_has_a_meaning_and_a_count() {
         })
     );
     assert_eq!(find("refuse", "bad_request")["count"], 0);
+    assert_eq!(find("control", "answer_unread")["count"], 0);
 }
 
 #[test]
@@ -239,6 +240,7 @@ fn metrics_are_prometheus_text_on_the_socket_and_on_the_admin_address() {
         "router_relayed_total{reason=\"short\"} 1",
         "router_relayed_total{reason=\"table_full\"} 0",
         "router_refused_total{reason=\"denied\"} 1",
+        "router_control_closed_total{reason=\"turned_away\"} 0",
         "router_packets_total{reason=\"forwarded\"} 4711",
         "router_flows 3",
         "router_flows_max 1000",
@@ -313,7 +315,12 @@ fn a_daemon_without_a_data_path_says_why_and_has_no_flows() {
         started_at: old.started_at,
     };
     let socket = daemon.socket.with_file_name("second.sock");
-    let settings = router::control::Settings { socket: socket.clone(), group: None, admin_listen: None };
+    let settings = router::control::Settings {
+        socket: socket.clone(),
+        group: None,
+        admin_listen: None,
+        timeouts: router::control::Timeouts::default(),
+    };
     let second = router::control::Opened::new(&settings).unwrap().serve(std::sync::Arc::new(state)).unwrap();
     daemon.socket = socket;
     assert_eq!(
