@@ -49,6 +49,8 @@ pub struct Decision<S = Session> {
 
 /// Watches a decision being made; [`()`] watches nothing and costs nothing.
 pub(super) trait Witness {
+    /// Whether it is shown every rule up to the selected one, which takes longer than finding that one.
+    const SEES_EVERY_RULE: bool = false;
     fn test(&mut self, _test: &Test, _holds: bool) {}
     /// `matched` is `None` for a disabled rule.
     fn rule(&mut self, _rule: &Rule, _matched: Option<bool>) {}
@@ -109,8 +111,17 @@ impl RoutingTable {
         }
     }
 
-    /// The first enabled rule whose condition holds, else the default rule.
-    fn select(&self, view: &View<'_>, witness: &mut impl Witness) -> RuleRef {
+    /// The first enabled rule whose condition holds, else the default rule. A witness that wants to see every rule is
+    /// shown a walk over all of them, which finds the same.
+    fn select<W: Witness>(&self, view: &View<'_>, witness: &mut W) -> RuleRef {
+        if W::SEES_EVERY_RULE {
+            return self.select_plainly(view, witness);
+        }
+        let holds = |place: usize| self.rules()[place].condition.evaluate(view, |_, _| ());
+        self.index().first(view, holds).map_or(RuleRef::Default, RuleRef::Rule)
+    }
+
+    fn select_plainly(&self, view: &View<'_>, witness: &mut impl Witness) -> RuleRef {
         for (index, rule) in self.rules().iter().enumerate() {
             if !rule.enabled {
                 witness.rule(rule, None);

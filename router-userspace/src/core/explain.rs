@@ -132,6 +132,8 @@ struct Watch {
 }
 
 impl Witness for Watch {
+    const SEES_EVERY_RULE: bool = true;
+
     fn test(&mut self, test: &Test, holds: bool) {
         self.tests.push((test.span(), holds));
     }

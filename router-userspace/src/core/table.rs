@@ -1,12 +1,13 @@
 //! The routing table: everything that a decision reads, as one immutable snapshot. A change of the
 //! configuration builds a new table and swaps it in whole, so no request ever sees half of a change.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::counters::Count;
 use super::health::{Observation, Transition};
 use super::pool::{Instance, InstanceId, Method, OnUnavailable, Pool, PoolId};
-use super::rules::Match;
+use super::rules::{Index, Match};
 
 /// What a rule does with the requests that it selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,7 @@ pub enum TableError {
 #[derive(Clone, Debug)]
 pub struct RoutingTable {
     rules: Vec<Rule>,
+    index: Index,
     default_rule: DefaultRule,
     pools: Vec<Pool>,
     group: Option<String>,
@@ -108,11 +110,18 @@ impl RoutingTable {
         if default_rule.pools.is_empty() {
             default_rule.pools = (0..pools.len()).map(|index| PoolId(index as u16)).collect();
         }
-        Ok(Self { rules, default_rule, pools, group })
+        let enabled = rules.iter().enumerate().filter(|(_, rule)| rule.enabled);
+        let index = Index::new(enabled.map(|(place, rule)| (place, &rule.condition)));
+        Ok(Self { rules, index, default_rule, pools, group })
     }
 
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Finds the first enabled rule that matches.
+    pub(super) fn index(&self) -> &Index {
+        &self.index
     }
 
     pub fn default_rule(&self) -> &DefaultRule {
@@ -184,11 +193,14 @@ impl RoutingTable {
     /// with the same pool, name and address, and hits of rules with the same name. A state that the operator set at
     /// run time stays, unless the configuration now asks for another one than before.
     pub fn carry_over(&mut self, previous: &RoutingTable) {
+        let before: HashMap<_, _> = previous
+            .instances()
+            .map(|(_, pool, old)| ((&*pool.name, &*old.name, old.address), old))
+            .collect();
         for pool in &mut self.pools {
-            let Some(old) = previous.pools.iter().find(|old| old.name == pool.name) else { continue };
             for instance in &mut pool.instances {
-                let same = |old: &&Instance| old.name == instance.name && old.address == instance.address;
-                let Some(before) = old.instances.iter().find(same) else { continue };
+                let identity = (pool.name.as_str(), instance.name.as_str(), instance.address);
+                let Some(before) = before.get(&identity) else { continue };
                 instance.status = Arc::clone(&before.status);
                 if pool.check.is_none() {
                     instance.status.trust();
@@ -198,8 +210,9 @@ impl RoutingTable {
                 }
             }
         }
+        let before: HashMap<_, _> = previous.rules.iter().map(|rule| (rule.name.as_str(), rule)).collect();
         for rule in &mut self.rules {
-            if let Some(old) = previous.rules.iter().find(|old| old.name == rule.name) {
+            if let Some(old) = before.get(rule.name.as_str()) {
                 rule.hits = Arc::clone(&old.hits);
             }
         }

@@ -7,6 +7,7 @@ mod documentation;
 mod explain;
 mod expressions;
 mod functions;
+mod index;
 mod paths;
 mod support;
 mod unavailable;

@@ -15,7 +15,7 @@ use router::core::status::{AdminState, InstanceStatus};
 use router::core::table::{Action, DefaultRule, Overrides, RoutingTable, Rule};
 
 /// A request as a client would send it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Ask {
     pub version: HttpVersion,
     pub method: &'static str,

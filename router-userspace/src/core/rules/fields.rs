@@ -5,9 +5,14 @@ use std::borrow::Cow;
 /// The value of a cookie in one `Cookie` header: `a=1; b="2"` (RFC 6265 §4.2). One pair of quotes around a value is
 /// not part of it. Names and values keep their case.
 pub(super) fn cookie_values<'a>(header: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-    header.split(|&byte| byte == b';').filter_map(move |pair| {
+    cookies(header).filter_map(move |(key, value)| (key == name).then_some(value))
+}
+
+/// The names and values of all cookies in one `Cookie` header.
+pub(super) fn cookies(header: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    header.split(|&byte| byte == b';').filter_map(|pair| {
         let (key, value) = split_once(pair, b'=')?;
-        (key.trim_ascii() == name).then(|| unquoted(value.trim_ascii()))
+        Some((key.trim_ascii(), unquoted(value.trim_ascii())))
     })
 }
 
@@ -18,10 +23,17 @@ fn unquoted(value: &[u8]) -> &[u8] {
 /// The decoded values of a query parameter. Parameters are separated by `&`; one without `=` has an empty value;
 /// `%XX` and `+` are decoded in names and values, and a `%` without two hex digits stands for itself.
 pub(super) fn query_values<'a>(query: &'a str, name: &'a [u8]) -> impl Iterator<Item = Cow<'a, [u8]>> {
-    query.as_bytes().split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()).filter_map(move |pair| {
-        let (key, value) = split_once(pair, b'=').unwrap_or((pair, b""));
-        decode(key).eq(name.iter().copied()).then(|| decoded(value))
-    })
+    pairs(query).filter_map(move |(key, value)| decode(key).eq(name.iter().copied()).then(|| decoded(value)))
+}
+
+/// The decoded names and values of all query parameters.
+pub(super) fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, [u8]>, Cow<'_, [u8]>)> {
+    pairs(query).map(|(key, value)| (decoded(key), decoded(value)))
+}
+
+fn pairs(query: &str) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let pairs = query.as_bytes().split(|&byte| byte == b'&').filter(|pair| !pair.is_empty());
+    pairs.map(|pair| split_once(pair, b'=').unwrap_or((pair, b"")))
 }
 
 fn decoded(text: &[u8]) -> Cow<'_, [u8]> {

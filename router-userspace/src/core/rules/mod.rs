@@ -3,12 +3,17 @@
 //! The way of an expression: text → [`token`] → [`expression`] (a tree with places in the text) → [`functions`]
 //! (each call checked and turned into a predicate) → [`program`] (tests with jumps, which requests run through).
 //! [`predicate`] says what each function means for a request.
+//!
+//! Many rules: [`cover`] finds the literals that a condition cannot hold without, and [`index`] looks them up.
 
+mod cover;
 mod error;
 mod expression;
 mod fields;
 mod functions;
+mod index;
 mod predicate;
+mod prefixes;
 mod program;
 mod token;
 
@@ -17,6 +22,7 @@ use std::ops::Range;
 pub use error::ExpressionError;
 pub use expression::{Argument, Call, Expression};
 pub use functions::function_names;
+pub use index::Index;
 pub use predicate::View;
 pub use program::Test;
 

@@ -26,6 +26,14 @@ impl<'a> View<'a> {
         (http.raw_path != http.path).then_some(Self { request, path: Some(http.raw_path) })
     }
 
+    pub(super) fn request(&self) -> &'a Request<'a> {
+        self.request
+    }
+
+    pub(super) fn path(&self) -> Option<&'a str> {
+        self.path
+    }
+
     fn headers(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         let headers = self.request.http.as_ref().map_or(&[][..], |http| http.headers);
         headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)

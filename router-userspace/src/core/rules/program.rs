@@ -84,6 +84,11 @@ fn emit_chain(
 }
 
 impl Program {
+    /// Those of the expression's calls, in the order of the text.
+    pub(super) fn predicates(&self) -> impl Iterator<Item = &Predicate> {
+        self.tests.iter().map(|test| &test.predicate)
+    }
+
     pub(super) fn run(&self, view: &View<'_>, mut seen: impl FnMut(&Test, bool)) -> bool {
         let mut at = 0;
         loop {
