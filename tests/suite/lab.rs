@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::lab::{Host, Lab, VIP, address};
-use support::router::ended_within;
-use support::{Curl, TestLab};
+use support::router::{configuration, ended_within};
+use support::{Curl, Router, TestLab};
 
 fn ping(lab: &Lab, from: Host, to: &str) {
     let output = lab.command(from, "ping").args(["-c", "1", "-W", "2", to]).output().expect("ping starts");
@@ -142,3 +142,52 @@ fn a_lab_that_was_killed_half_way_is_removed_without_a_trace() {
     assert_eq!(traces().difference(&before).collect::<Vec<_>>(), Vec::<&String>::new());
     Lab::down(lab.name()).expect("down without a lab is fine");
 }
+
+/// The story of this name, in a process of its own: where it waits, there it hangs.
+const HANGS: &str = "a_story_that_hangs_is_ended_and_says_where_it_waits";
+
+#[test]
+#[ignore = "needs root"]
+fn a_story_that_hangs_is_ended_and_says_where_it_waits() {
+    const LIMIT: &str = "ROUTER_STORY_LIMIT";
+    if std::env::var_os(LIMIT).is_some() {
+        let lab = TestLab::with_backends(1);
+        let router = Router::start(&lab, &configuration(&lab, "", "", ROUTED));
+        println!("{} is stuck", router.pid());
+        loop {
+            std::thread::park();
+        }
+    }
+    let output = Command::new("timeout")
+        .arg("60")
+        .arg(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", HANGS])
+        .env(LIMIT, "2")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(101), "{said}");
+    for part in
+        [&format!("{HANGS} hangs: it has not ended after 2s"), "futex_wait", "control: S", "listening"]
+    {
+        assert!(said.contains(part), "{part} is missing from\n{said}");
+    }
+    let lab = TestLab::with_backends(1);
+    assert!(lab.processes(Host::Gateway).is_empty(), "the daemon of the story was ended");
+}
+
+const ROUTED: &str = r#"
+[[listener]]
+name = "web"
+address = "10.77.1.10:80"
+
+[[pool]]
+name = "web"
+
+[[pool.instance]]
+name = "web1"
+address = "10.77.2.11:80"
+
+[default_rule]
+pools = ["web"]
+"#;

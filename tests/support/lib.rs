@@ -16,6 +16,7 @@ pub mod scene;
 pub mod tcp;
 mod test_lab;
 pub mod unix;
+mod watchdog;
 
 pub use connection::Connection;
 pub use curl::{Curl, Reply};

@@ -7,14 +7,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::lab::Lab;
+use crate::watchdog::Watchdog;
 
-/// A fresh lab, taken down when the story ends, however it ends. Stories wait for one another, across processes.
+/// A fresh lab, taken down when the story ends, however it ends. A story that hangs is ended. Stories wait for one another, across processes.
 ///
 /// `ROUTER_LAB` names another lab than `rt-test`, for several test runs on one machine.
 #[derive(Debug)]
 pub struct TestLab {
+    _watchdog: Watchdog,
     lab: Lab,
-    name: String,
     _turn: UnixListener,
 }
 
@@ -25,11 +26,7 @@ impl TestLab {
         let turn = wait_for_turn(&name);
         Lab::down(&name).expect("the remains of an earlier story can be removed");
         let lab = Lab::up(&name, backends).expect("the lab comes up");
-        Self { lab, name, _turn: turn }
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
+        Self { _watchdog: Watchdog::over(&lab), lab, _turn: turn }
     }
 }
 
@@ -58,7 +55,7 @@ impl Deref for TestLab {
 
 impl Drop for TestLab {
     fn drop(&mut self) {
-        if let Err(error) = Lab::down(&self.name) {
+        if let Err(error) = Lab::down(self.lab.name()) {
             eprintln!("cannot take the lab down: {error:#}");
         }
     }

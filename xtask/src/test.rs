@@ -1,12 +1,13 @@
 //! `cargo xtask test`: everything that this machine can run. What it leaves out it names, with the reason.
 
 use std::env;
-use std::process::Stdio;
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::{check, setup, verify, workspace};
+use crate::{setup, workspace};
 
 /// A part of the run, and how it went.
 enum Outcome {
@@ -15,47 +16,52 @@ enum Outcome {
     Skipped(&'static str),
 }
 
+/// A part that takes longer than this hangs. Building everything for the first time is part of the first.
+const PART_LIMIT: Duration = Duration::from_secs(25 * 60);
+
+const STORIES: &str = "tests that need root: the stories in the lab, and the kernel's side";
+const VERIFIER: &str = "the verifier's cost of the kernel programs";
+
 pub fn run() -> Result<()> {
     let root = workspace::is_root();
     setup::ensure(if root { setup::For::Lab } else { setup::For::Building })?;
     let began = Instant::now();
+    let interrupted = workspace::interruption()?;
     let mut outcomes = Vec::new();
-    let mut part = |name: &'static str, action: &dyn Fn() -> Result<()>| {
+    let mut part = |name: &'static str, command: &mut Command| {
         println!("== {name}");
-        let outcome = match action() {
-            Ok(()) => Outcome::Passed,
-            Err(error) => Outcome::Failed(format!("{error:#}")),
-        };
-        outcomes.push((name, outcome));
+        let ran = workspace::succeed_within(command.stdin(Stdio::null()), PART_LIMIT, &interrupted);
+        if interrupted.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+        outcomes.push((
+            name,
+            ran.map_or_else(|error| Outcome::Failed(format!("{error:#}")), |()| Outcome::Passed),
+        ));
+        Ok(())
     };
 
-    part("the rules of the house, formatting and lints", &check::run);
-    part("tests that need no privileges", &|| cargo_test(&["--workspace"], &[]));
+    part("the rules of the house, formatting and lints", workspace::cargo().args(["xtask", "check"]))?;
+    part("tests that need no privileges", &mut cargo_test(&["--workspace"], &[]))?;
     if root {
         // The stories start the daemon, which `cargo test` alone does not build.
-        part("the daemon and its tools", &|| {
-            workspace::succeed(workspace::cargo().args(["build", "--package", "router-userspace", "--bins"]))
-        });
-        part("tests that need root: the stories in the lab, and the kernel's side", &|| {
-            cargo_test(&["--workspace", "--lib", "--bins", "--tests"], &["--ignored", "--test-threads=1"])
-        });
-        part("the verifier's cost of the kernel programs", &|| verify::run(false));
+        let daemon = ["build", "--package", "router-userspace", "--bins"];
+        part("the daemon and its tools", workspace::cargo().args(daemon))?;
+        let privileged = ["--workspace", "--lib", "--bins", "--tests"];
+        part(STORIES, &mut cargo_test(&privileged, &["--ignored", "--test-threads=1"]))?;
+        part(VERIFIER, workspace::cargo().args(["xtask", "verify"]))?;
     } else {
         let reason = "they need root, for network namespaces and BPF; run this as root";
-        outcomes.push((
-            "tests that need root: the stories in the lab, and the kernel's side",
-            Outcome::Skipped(reason),
-        ));
-        outcomes.push(("the verifier's cost of the kernel programs", Outcome::Skipped(reason)));
+        outcomes.extend([STORIES, VERIFIER].map(|name| (name, Outcome::Skipped(reason))));
     }
     summarise(&outcomes, began)
 }
 
 /// The test runner's own lines go to the terminal as they are.
-fn cargo_test(selection: &[&str], runner: &[&str]) -> Result<()> {
+fn cargo_test(selection: &[&str], runner: &[&str]) -> Command {
     let mut command = workspace::cargo();
     command.arg("test").arg("--no-fail-fast").args(selection).arg("--").args(runner);
-    workspace::succeed(command.stdin(Stdio::null()))
+    command
 }
 
 fn summarise(outcomes: &[(&str, Outcome)], began: Instant) -> Result<()> {

@@ -107,6 +107,16 @@ impl Lab {
         Ok(())
     }
 
+    /// The prefix of its namespaces.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Processes that run on `host`.
+    pub fn processes(&self, host: Host) -> Vec<i32> {
+        processes::running_in(&netns::path(&self.name, host))
+    }
+
     pub fn backends(&self) -> u8 {
         self.backends
     }

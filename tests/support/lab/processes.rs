@@ -72,7 +72,7 @@ fn began(pid: i32) -> Option<String> {
 }
 
 /// Processes whose network namespace is this one, ourselves excepted.
-fn running_in(namespace: &Path) -> Vec<i32> {
+pub fn running_in(namespace: &Path) -> Vec<i32> {
     let Ok(wanted) = fs::metadata(namespace) else { return Vec::new() };
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let ours = std::process::id() as i32;
