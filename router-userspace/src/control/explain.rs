@@ -196,6 +196,9 @@ fn why(
             Some((failure, _)) => format!("down: {failure}"),
             None => "down: not checked yet".to_owned(),
         },
+        InstanceResult::Excluded(Exclusion::OutOfContact) => {
+            "out of contact: it must report and is silent".to_owned()
+        }
         InstanceResult::Excluded(Exclusion::NoWeight) => "its weight is 0".to_owned(),
         InstanceResult::Excluded(Exclusion::Full) => {
             format!("full: {} of {} sessions", one.sessions, instance.max_sessions.unwrap_or(u32::MAX))

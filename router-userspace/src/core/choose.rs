@@ -23,6 +23,8 @@ pub enum Exclusion {
     Maintenance,
     /// Its checks, or a refused connection, say that it is down.
     Down,
+    /// It must report and is silent.
+    OutOfContact,
     /// Its weight is 0.
     NoWeight,
     /// It has `max_sessions` sessions.
@@ -130,8 +132,10 @@ impl RoutingTable {
         if admin == AdminState::Maintenance {
             return Err(Exclusion::Maintenance);
         }
-        if instance.status.reachability() == Reachability::Down {
-            return Err(Exclusion::Down);
+        match instance.status.reachability() {
+            Reachability::Up => {}
+            Reachability::OutOfContact => return Err(Exclusion::OutOfContact),
+            Reachability::Down => return Err(Exclusion::Down),
         }
         if instance.weight == 0 {
             return Err(Exclusion::NoWeight);

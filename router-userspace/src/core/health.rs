@@ -1,9 +1,12 @@
-//! Whether an instance can be reached: the rise and fall of active checks, and what traffic itself shows.
+//! Whether an instance can be reached: the rise and fall of active checks, what traffic itself shows, and what the
+//! instance's own agent and reports say.
 //!
 //! - The first check decides at once, whatever `rise` and `fall` say: `initial` is only what is assumed until then.
 //! - After that, `fall` failures in a row take an instance down and `rise` successes in a row bring it back.
 //! - A refused connection takes it down at once: nobody listens there, and waiting would only cost requests.
 //! - Traffic can take an instance down, but only checks bring it back: nobody is sent to one that is down.
+//! - An agent takes it down by its word, whatever checks say, and only its word or its end brings it back.
+//! - An instance that must report and falls silent is out of contact until it reports again.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -67,6 +70,8 @@ impl CheckSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reachability {
     Up,
+    /// It must report and has been silent for too long: it gets nothing new until it reports again.
+    OutOfContact,
     Down,
 }
 
@@ -74,6 +79,7 @@ impl Reachability {
     pub fn name(self) -> &'static str {
         match self {
             Self::Up => "up",
+            Self::OutOfContact => "out-of-contact",
             Self::Down => "down",
         }
     }
@@ -96,6 +102,10 @@ pub enum Failure {
     Status(u16),
     /// An answer that is not HTTP.
     Malformed,
+    /// The instance's agent said so.
+    AgentSaysDown,
+    /// The instance's agent must answer and did not, several times in a row.
+    AgentSilent,
 }
 
 impl fmt::Display for Failure {
@@ -108,6 +118,8 @@ impl fmt::Display for Failure {
             Self::Unreachable => f.write_str("unreachable"),
             Self::Status(status) => write!(f, "HTTP status {status}"),
             Self::Malformed => f.write_str("the answer is not HTTP"),
+            Self::AgentSaysDown => f.write_str("its agent says that it is down"),
+            Self::AgentSilent => f.write_str("its agent does not answer"),
         }
     }
 }
@@ -121,6 +133,14 @@ pub enum Observation {
     CheckFailed(Failure),
     /// A client's connection could not be made, or was reset before the first byte.
     TrafficFailed(Failure),
+    /// The agent says that the instance serves.
+    AgentUp,
+    /// The agent says that it does not, or had to answer and did not.
+    AgentDown(Failure),
+    /// It reported.
+    Reported,
+    /// It must report, and has been silent for too long.
+    Silent,
 }
 
 /// A change of reachability, to be logged and counted by the caller.
@@ -134,23 +154,47 @@ pub struct Transition {
 /// The state machine of one instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    reachability: Reachability,
-    /// Observations in a row that speak against `reachability`.
+    checks_pass: bool,
+    agent_down: bool,
+    silent: bool,
+    /// Observations in a row that speak against `checks_pass`.
     contrary: u32,
     /// Whether any check has ended yet.
     checked: bool,
-    /// When `reachability` last changed; `None` if it never did.
+    /// When the reachability last changed; `None` if it never did.
     changed: Option<Instant>,
     last_failure: Option<(Failure, Instant)>,
 }
 
 impl Health {
     pub fn new(initial: Reachability) -> Self {
-        Self { reachability: initial, contrary: 0, checked: false, changed: None, last_failure: None }
+        Self {
+            checks_pass: initial == Reachability::Up,
+            agent_down: false,
+            silent: false,
+            contrary: 0,
+            checked: false,
+            changed: None,
+            last_failure: None,
+        }
     }
 
     pub fn reachability(&self) -> Reachability {
-        self.reachability
+        match (self.checks_pass && !self.agent_down, self.silent) {
+            (false, _) => Reachability::Down,
+            (true, true) => Reachability::OutOfContact,
+            (true, false) => Reachability::Up,
+        }
+    }
+
+    /// The same, if active checks are not believed.
+    pub fn reachability_without_checks(&self) -> Reachability {
+        Self { checks_pass: true, ..self.clone() }.reachability()
+    }
+
+    /// Whether checks, and not merely the lack of one, say that it is down.
+    pub fn fails_checks(&self) -> bool {
+        self.checked && !self.checks_pass
     }
 
     /// When the reachability last changed; `None` while it is still the initial one.
@@ -168,41 +212,73 @@ impl Health {
         self.last_failure
     }
 
-    /// Takes in what was seen at `now`; returns the change if there is one.
-    pub fn observe(&mut self, spec: &CheckSpec, seen: Observation, now: Instant) -> Option<Transition> {
-        let (failure, first_check) = match seen {
-            Observation::CheckPassed => (None, !self.checked),
-            Observation::CheckFailed(failure) => (Some(failure), !self.checked),
-            Observation::TrafficFailed(failure) => (Some(failure), false),
+    /// Forgets what checks and traffic have shown, because no check is left that could bring the instance back.
+    pub fn trust(&mut self) {
+        let (agent_down, silent) = (self.agent_down, self.silent);
+        *self = Self { agent_down, silent, ..Self::new(Reachability::Up) };
+    }
+
+    /// Takes in what was seen at `now`; returns the change if there is one. Without a check, checks and traffic change
+    /// nothing: an instance that no check could bring back is never taken down.
+    pub fn observe(
+        &mut self,
+        check: Option<&CheckSpec>,
+        seen: Observation,
+        now: Instant,
+    ) -> Option<Transition> {
+        let before = self.reachability();
+        let failure = match seen {
+            Observation::CheckFailed(failure) | Observation::TrafficFailed(failure) if check.is_some() => {
+                Some(failure)
+            }
+            Observation::AgentDown(failure) => Some(failure),
+            _ => None,
         };
-        self.checked |= !matches!(seen, Observation::TrafficFailed(_));
         if let Some(failure) = failure {
             self.last_failure = Some((failure, now));
         }
-        let to = if failure.is_some() { Reachability::Down } else { Reachability::Up };
-        if to == self.reachability {
-            self.contrary = 0;
+        match seen {
+            Observation::AgentUp => self.agent_down = false,
+            Observation::AgentDown(_) => self.agent_down = true,
+            Observation::Reported => self.silent = false,
+            Observation::Silent => self.silent = true,
+            _ => self.weigh(check?, seen, failure),
+        }
+        let to = self.reachability();
+        if to == before {
             return None;
         }
-        self.contrary += 1;
-        let needed = match to {
-            _ if first_check || failure == Some(Failure::Refused) => 1,
-            Reachability::Down => spec.fall,
-            Reachability::Up => spec.rise,
-        };
-        if self.contrary < needed {
-            return None;
-        }
-        self.reachability = to;
-        self.contrary = 0;
         self.changed = Some(now);
         Some(Transition { to, failure })
+    }
+
+    /// Counts a check or a connection, and lets enough of them in a row decide.
+    fn weigh(&mut self, check: &CheckSpec, seen: Observation, failure: Option<Failure>) {
+        let by_traffic = matches!(seen, Observation::TrafficFailed(_));
+        let first_check = !by_traffic && !self.checked;
+        self.checked |= !by_traffic;
+        let pass = failure.is_none();
+        if pass == self.checks_pass {
+            self.contrary = 0;
+            return;
+        }
+        self.contrary += 1;
+        let needed = match failure {
+            _ if first_check => 1,
+            Some(Failure::Refused) => 1,
+            Some(_) => check.fall,
+            None => check.rise,
+        };
+        if self.contrary >= needed {
+            self.checks_pass = pass;
+            self.contrary = 0;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Observation::{CheckFailed, CheckPassed, TrafficFailed};
+    use super::Observation::{AgentDown, AgentUp, CheckFailed, CheckPassed, Reported, Silent, TrafficFailed};
     use super::*;
 
     fn spec() -> CheckSpec {
@@ -222,9 +298,13 @@ mod tests {
         seen.iter()
             .map(|&seen| {
                 let before = health.reachability();
-                let transition = health.observe(&spec(), seen, now);
+                let transition = health.observe(Some(&spec()), seen, now);
                 assert_eq!(transition.is_some(), before != health.reachability());
-                if health.reachability() == Reachability::Up { 'u' } else { 'd' }
+                match health.reachability() {
+                    Reachability::Up => 'u',
+                    Reachability::OutOfContact => 'o',
+                    Reachability::Down => 'd',
+                }
             })
             .collect()
     }
@@ -282,9 +362,54 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_takes_it_down_by_its_word_and_checks_do_not_bring_it_back() {
+        let mut health = Health::new(Reachability::Down);
+        let down = AgentDown(Failure::AgentSaysDown);
+        let story = [CheckPassed, down, CheckPassed, CheckPassed, AgentUp, down, SLOW, SLOW, SLOW, AgentUp];
+        assert_eq!(run(&mut health, &story), "udddudddd".to_owned() + "d");
+        assert_eq!(run(&mut health, &[CheckPassed, CheckPassed]), "du");
+    }
+
+    #[test]
+    fn a_silent_instance_is_out_of_contact_until_it_reports_again() {
+        let mut health = Health::new(Reachability::Down);
+        let story = [CheckPassed, Silent, CheckPassed, Silent, Reported, Silent];
+        assert_eq!(run(&mut health, &story), "uooouo");
+        let refused = TrafficFailed(Failure::Refused);
+        assert_eq!(run(&mut health, &[refused, Reported, CheckPassed, CheckPassed]), "dddu");
+    }
+
+    #[test]
+    fn not_believing_checks_does_not_mean_not_believing_anything() {
+        let mut health = Health::new(Reachability::Down);
+        assert!(!health.fails_checks(), "nothing was checked yet");
+        run(&mut health, &[SLOW]);
+        assert!(health.fails_checks());
+        assert_eq!(health.reachability_without_checks(), Reachability::Up);
+        run(&mut health, &[Silent]);
+        assert_eq!(health.reachability_without_checks(), Reachability::OutOfContact);
+        run(&mut health, &[AgentDown(Failure::AgentSilent)]);
+        assert_eq!(health.reachability_without_checks(), Reachability::Down);
+    }
+
+    #[test]
+    fn without_a_check_only_agents_and_reports_matter() {
+        let mut health = Health::new(Reachability::Up);
+        let now = Instant::now();
+        let refused = TrafficFailed(Failure::Refused);
+        assert_eq!(health.observe(None, refused, now), None);
+        assert_eq!(health.last_failure(), None);
+        let down = AgentDown(Failure::AgentSaysDown);
+        assert_eq!(health.observe(None, down, now).unwrap().to, Reachability::Down);
+        health.trust();
+        assert_eq!(health.reachability(), Reachability::Down, "what the agent says still holds");
+    }
+
+    #[test]
     fn a_transition_says_what_took_the_instance_down() {
         let mut health = Health::new(Reachability::Up);
-        let transition = health.observe(&spec(), CheckFailed(Failure::Status(503)), Instant::now()).unwrap();
+        let transition =
+            health.observe(Some(&spec()), CheckFailed(Failure::Status(503)), Instant::now()).unwrap();
         assert_eq!(transition, Transition { to: Reachability::Down, failure: Some(Failure::Status(503)) });
         assert_eq!(transition.failure.unwrap().to_string(), "HTTP status 503");
     }

@@ -4,11 +4,14 @@
 //!
 //! Read [`decide`] first: it is the route of a request through the rules to an instance.
 
+pub mod adjust;
+pub mod agent;
 pub mod choose;
 pub mod counters;
 pub mod decide;
 pub mod explain;
 pub mod health;
+pub mod load;
 pub mod path;
 pub mod pool;
 pub mod request;

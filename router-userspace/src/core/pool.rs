@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::health::CheckSpec;
+use super::load::{LoadPolicy, Thresholds};
 use super::status::{AdminState, InstanceStatus};
 
 /// A pool of one routing table: its place in [`RoutingTable::pools`](super::table::RoutingTable::pools).
@@ -61,6 +63,26 @@ impl OnUnavailable {
     }
 }
 
+/// Whether active checks are believed when every instance of a pool fails them at the same moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AllDown {
+    /// They are: the pool cannot serve.
+    #[default]
+    FailClosed,
+    /// They are not: the fault is more likely in the checks, so the instances serve as if none had failed.
+    FailOpen,
+}
+
+impl AllDown {
+    /// The name used in the configuration and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FailClosed => "fail-closed",
+            Self::FailOpen => "fail-open",
+        }
+    }
+}
+
 /// One server process behind the router.
 #[derive(Clone, Debug)]
 pub struct Instance {
@@ -74,16 +96,63 @@ pub struct Instance {
     pub max_sessions: Option<u32>,
     /// The admin state that the configuration asks for; the live one is in `status`.
     pub state: AdminState,
+    /// The host that it shares with other instances: what one of them reports of the host holds for all.
+    pub node: Option<String>,
+    /// In place of the pool's.
+    pub thresholds: Option<Box<Thresholds>>,
     pub status: Arc<InstanceStatus>,
 }
 
+impl Instance {
+    /// An instance with the usual settings and a status of its own, checked by `check`.
+    pub fn new(name: impl Into<String>, address: SocketAddr, check: Option<&CheckSpec>) -> Self {
+        Self {
+            name: name.into(),
+            address,
+            weight: 100,
+            group: None,
+            max_sessions: None,
+            state: AdminState::Enabled,
+            node: None,
+            thresholds: None,
+            status: InstanceStatus::new(AdminState::Enabled, check),
+        }
+    }
+}
+
 /// A named group of instances.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Pool {
     pub name: String,
     pub method: Method,
     /// By the listener's protocol if `None`: 503 for HTTP, otherwise a reset.
     pub on_unavailable: Option<OnUnavailable>,
     pub check: Option<CheckSpec>,
+    /// What happens when every instance fails its checks.
+    pub all_down: AllDown,
+    /// How long an instance that came back takes to get its whole share; zero for at once.
+    pub slow_start: Duration,
+    pub load: LoadPolicy,
     pub instances: Vec<Instance>,
+}
+
+impl Pool {
+    /// Whether checks are not believed now, because every instance fails them and `all_down` says so. Instances are then
+    /// judged by [`InstanceStatus::reachability_without_checks`].
+    pub fn fails_open(&self) -> bool {
+        self.all_down == AllDown::FailOpen
+            && self.check.is_some()
+            && !self.instances.is_empty()
+            && self.instances.iter().all(|instance| instance.status.fails_checks())
+    }
+
+    /// The thresholds that hold for an instance of this pool.
+    pub fn thresholds<'a>(&'a self, instance: &'a Instance) -> &'a Thresholds {
+        instance.thresholds.as_deref().unwrap_or(&self.load.thresholds)
+    }
+
+    /// The weight of an instance of this pool that counts at `now`; see [`InstanceStatus::effective_weight`].
+    pub fn weight(&self, instance: &Instance, now: Instant) -> u32 {
+        instance.status.effective_weight(instance.weight, self.slow_start, now)
+    }
 }

@@ -128,6 +128,9 @@ fn observe(target: &Target, seen: Observation) {
         (Some(Transition { to: Reachability::Up, .. }), _) => {
             info!(%pool, %instance, %address, "instance is up");
         }
+        (Some(Transition { to: Reachability::OutOfContact, .. }), _) => {
+            warn!(%pool, %instance, %address, "instance passes its checks, but is out of contact: it does not report");
+        }
         (Some(Transition { to: Reachability::Down, failure }), _) => {
             let reason = failure.map(|failure| failure.to_string()).unwrap_or_default();
             warn!(%pool, %instance, %address, %reason, "instance is down");

@@ -16,7 +16,7 @@ use super::{Origin, Prober};
 use crate::core::health::Observation::{self, CheckFailed, CheckPassed};
 use crate::core::health::{CheckKind, CheckSpec, Failure, Reachability};
 use crate::core::pool::{Instance, Method, Pool};
-use crate::core::status::{AdminState, InstanceStatus};
+use crate::core::status::AdminState;
 use crate::core::table::{DefaultRule, RoutingTable};
 
 fn tcp() -> CheckSpec {
@@ -214,7 +214,7 @@ fn instance(name: &str, address: SocketAddr, check: &CheckSpec) -> Instance {
         group: None,
         max_sessions: None,
         state: AdminState::Enabled,
-        status: InstanceStatus::new(AdminState::Enabled, Some(check)),
+        ..Instance::new(name, address, Some(check))
     }
 }
 
@@ -225,6 +225,7 @@ fn table(check: Option<CheckSpec>, instances: Vec<Instance>) -> RoutingTable {
         on_unavailable: None,
         check,
         instances,
+        ..Pool::default()
     };
     RoutingTable::new(Vec::new(), DefaultRule::default(), vec![pool], None).unwrap()
 }

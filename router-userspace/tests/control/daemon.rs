@@ -23,7 +23,7 @@ use router::core::pool::{Instance, InstanceId, Method as Balance, OnUnavailable,
 use router::core::request::HttpRequest;
 use router::core::rules;
 use router::core::session::Session;
-use router::core::status::{AdminState, InstanceStatus};
+use router::core::status::AdminState;
 use router::core::table::{Action, DefaultRule, Overrides, RoutingTable, Rule};
 use router::flows::ports::PortAllocator;
 use router::flows::table::{FlowInfo, FlowState, FlowTable, Handoff, TcpOptions};
@@ -254,7 +254,7 @@ fn instance(name: &str, address: &str, weight: u32, check: Option<&CheckSpec>) -
         group: None,
         max_sessions: None,
         state: AdminState::Enabled,
-        status: InstanceStatus::new(AdminState::Enabled, check),
+        ..Instance::new(name, address.parse().unwrap(), check)
     }
 }
 
@@ -286,6 +286,7 @@ fn table() -> (RoutingTable, Vec<Session>) {
         on_unavailable: None,
         check,
         instances,
+        ..Pool::default()
     };
     let mut lost =
         pool("lost", Some(check.clone()), vec![instance("gone", "10.0.2.31:80", 100, Some(&check))]);

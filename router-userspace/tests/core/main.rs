@@ -8,6 +8,7 @@ mod explain;
 mod expressions;
 mod functions;
 mod index;
+mod load;
 mod paths;
 mod support;
 mod unavailable;

@@ -11,7 +11,7 @@ use router::core::pool::{Instance, InstanceId, Method, Pool, PoolId};
 use router::core::request::{Header, HttpRequest, HttpVersion, Request};
 use router::core::rules::compile;
 use router::core::session::Session;
-use router::core::status::{AdminState, InstanceStatus};
+use router::core::status::AdminState;
 use router::core::table::{Action, DefaultRule, Overrides, RoutingTable, Rule};
 
 /// A request as a client would send it.
@@ -110,7 +110,7 @@ pub fn instance(name: &str) -> Instance {
         group: None,
         max_sessions: None,
         state: AdminState::Enabled,
-        status: InstanceStatus::new(AdminState::Enabled, Some(&check())),
+        ..Instance::new(name, SocketAddr::from(([10, 77, 2, 11], 80)), Some(&check()))
     }
 }
 
@@ -158,6 +158,7 @@ pub fn pool(name: &str, instances: impl IntoIterator<Item = Instance>) -> Pool {
         on_unavailable: None,
         check: Some(check()),
         instances: instances.into_iter().collect(),
+        ..Pool::default()
     }
 }
 

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use router::core::counters::Counters;
 use router::core::health::{CheckKind, CheckSpec, Reachability};
 use router::core::pool::{Instance, Method, OnUnavailable, Pool};
-use router::core::status::{AdminState, InstanceStatus};
+use router::core::status::AdminState;
 use router::core::table::{DefaultRule, RoutingTable};
 use router::flows::ports::PortAllocator;
 use router::flows::table::FlowTable;
@@ -76,7 +76,7 @@ impl Setup {
             group: None,
             max_sessions: None,
             state: AdminState::Enabled,
-            status: InstanceStatus::new(AdminState::Enabled, self.check.as_ref()),
+            ..Instance::new("", address, self.check.as_ref())
         };
         let pool = Pool {
             name: "p".into(),
@@ -84,6 +84,7 @@ impl Setup {
             on_unavailable: self.on_unavailable,
             instances: self.instances.iter().copied().enumerate().map(instance).collect(),
             check: self.check,
+            ..Pool::default()
         };
         let table = RoutingTable::new(vec![], DefaultRule::default(), vec![pool], None).unwrap();
         let context = Arc::new(Context {

@@ -1,12 +1,15 @@
 //! Pools: unique names, an instance in exactly one pool, checks that make sense.
 
+use std::time::Duration;
+
 use super::super::file::{Check, CheckKind, File, Instance, Pool};
 use super::super::reader::{Placed, Report};
 use super::super::report::Problem;
 use super::super::values::format_duration;
 use super::unique::Unique;
 use crate::core::health::{self, CheckSpec};
-use crate::core::pool;
+use crate::core::load::LoadPolicy;
+use crate::core::pool::{self, AllDown};
 use crate::core::status::InstanceStatus;
 
 /// As many pools and instances as their numbers can tell apart.
@@ -84,6 +87,9 @@ fn one(pool: &Pool, report: &Report<'_>) -> Option<pool::Pool> {
             Some(check) => Some(check?),
             None => None,
         },
+        all_down: AllDown::default(),
+        slow_start: Duration::ZERO,
+        load: LoadPolicy::default(),
         instances: instances?,
     })
 }
@@ -96,6 +102,8 @@ fn instance(instance: &Instance, check: Option<&CheckSpec>) -> Option<pool::Inst
         group: instance.group.as_ref().map(|group| group.value.clone()),
         max_sessions: instance.max_sessions.as_ref().map(|limit| limit.value),
         state: instance.state.value,
+        node: None,
+        thresholds: None,
         status: InstanceStatus::new(instance.state.value, check),
     })
 }
