@@ -10,8 +10,12 @@ use anyhow::{Context, Result, bail};
 /// Its other end is `far`, where programs can be attached.
 #[derive(Debug)]
 pub struct Link {
-    near: OwnedFd,
+    near: PacketSocket,
 }
+
+/// Sends frames out of one interface as they are, and receives what arrives there but not what it sends itself.
+#[derive(Debug)]
+pub struct PacketSocket(OwnedFd);
 
 impl Link {
     pub const FAR: &str = "far";
@@ -27,7 +31,7 @@ impl Link {
         for end in ["near", "far"] {
             ip(&format!("link set {end} addrgenmode none arp off mtu 9000 up"))?;
         }
-        Ok(Self { near: raw_socket("near")? })
+        Ok(Self { near: PacketSocket::on("near")? })
     }
 
     /// The interface index of an end.
@@ -52,8 +56,24 @@ impl Link {
 
     /// Sends a frame from the near to the far end. It has arrived when this returns.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
+        self.near.send(frame)
+    }
+
+    /// A frame that has come from the far end.
+    pub fn receive(&self, within: Duration) -> Result<Vec<u8>> {
+        self.near.receive(within)
+    }
+}
+
+impl PacketSocket {
+    /// Opens it in the calling thread's namespace.
+    pub fn on(interface: &str) -> Result<Self> {
+        packet_socket(interface).map(Self)
+    }
+
+    pub fn send(&self, frame: &[u8]) -> Result<()> {
         // SAFETY: the buffer is as long as said.
-        let sent = unsafe { libc::send(self.near.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         if sent != frame.len() as isize {
             return Err(io::Error::last_os_error())
                 .with_context(|| format!("cannot send a frame of {} bytes", frame.len()));
@@ -61,16 +81,16 @@ impl Link {
         Ok(())
     }
 
-    /// A frame that has come from the far end.
+    /// A frame that has arrived.
     pub fn receive(&self, within: Duration) -> Result<Vec<u8>> {
-        let mut poll = libc::pollfd { fd: self.near.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor, valid for the call.
         if unsafe { libc::poll(&mut poll, 1, within.as_millis() as i32) } != 1 {
             bail!("no frame came within {within:?}");
         }
         let mut frame = vec![0; 65_536];
         // SAFETY: the buffer is as long as said.
-        let len = unsafe { libc::recv(self.near.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+        let len = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
         let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
         frame.truncate(len);
         Ok(frame)
@@ -85,8 +105,7 @@ fn ip(arguments: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sees what arrives at the interface, and not what it sends itself.
-fn raw_socket(interface: &str) -> Result<OwnedFd> {
+fn packet_socket(interface: &str) -> Result<OwnedFd> {
     let protocol = (libc::ETH_P_ALL as u16).to_be();
     // SAFETY: plain arguments.
     let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };

@@ -1,0 +1,144 @@
+//! Frames that no sound sender sends, in the name of a live flow: each is counted under its name, and the flow does not notice.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use etherparse::PacketBuilder;
+use support::lab::Host;
+use support::link::{self, Link};
+use support::{Connection, Entry, Scene};
+
+/// Where things lie in the frames here: Ethernet, IPv4 and TCP without options.
+const IP: usize = 14;
+const TCP: usize = 34;
+
+struct Forge {
+    near: [u8; 6],
+    far: [u8; 6],
+    client: SocketAddr,
+    vip: SocketAddr,
+}
+
+impl Forge {
+    /// An acknowledgement of nothing, far outside every window: harmless even where it is believed to be sound.
+    fn frame(&self, options: &[u8], payload: &[u8]) -> Vec<u8> {
+        let (SocketAddr::V4(client), SocketAddr::V4(vip)) = (self.client, self.vip) else {
+            panic!("flows are IPv4");
+        };
+        let builder = PacketBuilder::ethernet2(self.near, self.far)
+            .ipv4(client.ip().octets(), vip.ip().octets(), 64)
+            .tcp(client.port(), vip.port(), 1 << 29, 500)
+            .ack(1 << 29)
+            .options_raw(options)
+            .expect("they are whole words");
+        let mut frame = Vec::new();
+        builder.write(&mut frame, payload).expect("memory takes it");
+        frame
+    }
+
+    /// The same, with one thing changed.
+    fn with(&self, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut frame = self.frame(&[], b"data");
+        change(&mut frame);
+        set_ip_checksum(&mut frame);
+        frame
+    }
+
+    fn odd(&self) -> Vec<(&'static str, &'static str, Vec<Vec<u8>>)> {
+        let whole = self.frame(&[8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1], b"data");
+        let fragment =
+            |bits: u16| self.with(|frame| frame[IP + 6..IP + 8].copy_from_slice(&bits.to_be_bytes()));
+        let tag = |tags: &[u8]| self.with(|frame| drop(frame.splice(12..12, tags.iter().copied())));
+        vec![
+            (
+                "cut after any byte",
+                "truncated",
+                (IP + 1..whole.len()).map(|len| whole[..len].to_vec()).collect(),
+            ),
+            (
+                "IP options",
+                "ip_options",
+                vec![
+                    self.with(|frame| {
+                        frame.splice(TCP..TCP, [1, 1, 1, 0]);
+                        frame[IP] = 0x46;
+                        frame[IP + 3] += 4;
+                    }),
+                    self.with(|frame| frame[IP] = 0x44),
+                ],
+            ),
+            (
+                "fragments, the second on top of the first",
+                "fragment",
+                [0x2000, 0x0001, 0x2001, 0x0002].map(fragment).to_vec(),
+            ),
+            (
+                "TCP options of impossible lengths",
+                "bad_tcp_options",
+                [[8, 0, 1, 1], [8, 1, 1, 1], [1, 1, 1, 8], [8, 40, 1, 1], [5, 40, 1, 1], [254, 0, 0, 0]]
+                    .map(|options| self.frame(&options, b"data"))
+                    .to_vec(),
+            ),
+            (
+                "a TCP header shorter than any",
+                "bad_tcp_options",
+                vec![self.with(|frame| frame[TCP + 12] = 0x40)],
+            ),
+            ("a VLAN", "vlan_tagged", vec![tag(&[0x81, 0, 0, 7])]),
+            ("a VLAN in a VLAN", "vlan_tagged", vec![tag(&[0x88, 0xa8, 0, 7, 0x81, 0, 0, 8])]),
+            (
+                "another host's frame",
+                "other_host",
+                vec![self.with(|frame| frame[..6].copy_from_slice(&[2, 7, 7, 7, 7, 7]))],
+            ),
+        ]
+    }
+}
+
+fn set_ip_checksum(frame: &mut [u8]) {
+    if frame[12..14] == [8, 0] {
+        frame[IP + 10..IP + 12].fill(0);
+        let words = frame[IP..TCP].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+        let sum: u32 = words.sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        frame[IP + 10..IP + 12].copy_from_slice(&(!folded as u16).to_be_bytes());
+    }
+}
+
+fn assert_goes_on(scene: &Scene, connection: &mut Connection, after: &str) {
+    let reply = connection.get("/files/64k").unwrap_or_else(|error| panic!("{after}: {error}"));
+    assert_eq!(reply.body.len(), 64 << 10, "{after}");
+    assert_eq!((scene.flows(None).len(), scene.sessions()), (1, 1), "{after}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn odd_frames_in_a_flows_name_are_counted_and_the_flow_goes_on() {
+    let scene = Scene::with_backends(1);
+    let mut connection = scene.connect(Entry::Handoff);
+    connection.get("/files/64k").unwrap();
+    scene.flow_of(&connection);
+
+    let inside =
+        |host, interface: &'static str| scene.lab.inside(host, || Link::address(interface)).unwrap().unwrap();
+    let forge = Forge {
+        near: inside(Host::Client, "eth0"),
+        far: inside(Host::Gateway, "client"),
+        client: connection.local_address(),
+        vip: Entry::Handoff.address(),
+    };
+    let wire = scene.lab.inside(Host::Client, || link::PacketSocket::on("eth0")).unwrap().unwrap();
+    for (name, reason, frames) in forge.odd() {
+        let before = scene.packets(reason);
+        for frame in &frames {
+            wire.send(frame).unwrap();
+        }
+        let expected = before + frames.len() as u64;
+        scene.router.eventually(Duration::from_secs(10), name, |_| scene.packets(reason) >= expected);
+        assert_goes_on(&scene, &mut connection, name);
+        assert_eq!(scene.packets(reason), expected, "{name}: counted once each");
+    }
+    drop(connection);
+    scene.comes_to_rest();
+    scene.assert_no_segment_was_spoiled();
+}
