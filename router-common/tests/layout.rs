@@ -1,0 +1,56 @@
+//! What lies in the pinned maps, written out: they outlive the daemon that made them, so none of this changes unnoticed.
+
+use std::fmt::Write;
+use std::mem::{align_of, offset_of, size_of};
+
+use router_common::abi::LAYOUT_VERSION;
+use router_common::abi::flow::{
+    FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Progress, Translation,
+};
+use router_common::abi::key::{FlowKey, FlowRef, Side};
+use router_common::abi::next_hop::NextHop;
+use router_common::abi::reason::PacketReason;
+use router_common::path::syn_options::{ERASE_SACK, ERASE_TIMESTAMPS};
+
+/// A line of each field's offset behind one of the type's size and alignment.
+macro_rules! layout {
+    ($text:ident, $name:ident { $($field:ident)* }) => {
+        write!($text, "{} {}/{}:", stringify!($name), size_of::<$name>(), align_of::<$name>()).unwrap();
+        $(write!($text, " {} {}", stringify!($field), offset_of!($name, $field)).unwrap();)*
+        writeln!($text).unwrap();
+    };
+}
+
+fn layout() -> String {
+    let mut text = format!("version {LAYOUT_VERSION}\n");
+    layout!(text, FlowKey { source destination source_port destination_port protocol zero });
+    layout!(text, Flow { translations progress });
+    layout!(text, Translation {
+        source destination ports seq_delta ack_cut seq_cut clock_offset address_diff next_hop traits
+    });
+    layout!(text, Progress {
+        last_seen packets bytes born max_ack max_seq window_edge fin_end fin_seen rst_seen timestamp_delta
+        reserved
+    });
+    layout!(text, NextHop { interface resolved address ethernet });
+    let traits = Translation::pack_traits(0, 1, 1);
+    let flags = [FLAG_LIVE, FLAG_DIRECT, FLAG_TIMESTAMPS, FLAG_ERASE_TIMESTAMPS];
+    writeln!(text, "traits {flags:?}, scales {traits:#x}").unwrap();
+    writeln!(text, "flow reference {:?}", FlowRef::new(1, Side::Instance)).unwrap();
+    writeln!(text, "erased from a SYN {:?}", [ERASE_TIMESTAMPS, ERASE_SACK]).unwrap();
+    let reasons: Vec<_> = PacketReason::ALL.iter().map(|reason| reason.name()).collect();
+    writeln!(text, "packets by {}", reasons.join(" ")).unwrap();
+    text
+}
+
+const RECORDED: &str = include_str!("layout.txt");
+
+#[test]
+fn a_change_of_what_is_pinned_has_a_new_version() {
+    let layout = layout();
+    assert!(
+        layout == RECORDED,
+        "what lies in pinned maps has changed. If the recorded version has been released, raise LAYOUT_VERSION: \
+         a daemon must not adopt what it would misread. Then record in tests/layout.txt:\n{layout}"
+    );
+}
