@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::Duration;
 
+use support::counters::counter;
+use support::lab::Host;
 use support::scene::{PEER_PORT, pattern};
 use support::{Entry, Peer, Scene, peer};
 
@@ -139,5 +141,34 @@ fn a_client_may_be_told_to_continue_before_it_sends_its_body() {
         connection.send("the whole").unwrap();
         assert_eq!(connection.reply().unwrap().body, b"the whole", "{entry:?}");
     }
+    scene.assert_no_segment_was_spoiled();
+}
+
+/// What a client has sent before the handoff and what it may go on sending must fit the instance's window, and must not reach the instance before the
+/// handshake is complete. Otherwise it is discarded, nobody is told, and the client waits for its retransmission time-out.
+#[test]
+#[ignore = "needs root"]
+fn no_sender_waits_for_a_time_out_because_of_a_handoff() {
+    const ROUNDS: u64 = 10;
+    let (scene, _peer) = scene();
+    let timeouts = || [Host::Client, Host::Backend(1)].map(|host| counter(&scene.lab, host, "TCPTimeouts"));
+    let before = timeouts();
+    for entry in Entry::OFFLOADING {
+        for _ in 0..ROUNDS {
+            let body = pattern(1_000_000);
+            let mut connection = scene.connect(entry);
+            connection.send(put("/peer/early", body.len())).unwrap();
+            connection.send(&body[..100_000]).unwrap();
+            assert_eq!(connection.reply().unwrap().body, b"early");
+            connection.send(&body[100_000..]).unwrap();
+            connection.send([put("/peer/whole", 3), b"end".to_vec()].concat()).unwrap();
+            assert_eq!(connection.reply().unwrap().body, b"end", "{entry:?}");
+        }
+    }
+    let happened: u64 = timeouts().iter().zip(before).map(|(after, before)| after - before).sum();
+    // A machine that stands still for 200 ms causes one by itself.
+    assert!(happened <= ROUNDS / 5, "{happened} retransmission time-outs");
+    assert_eq!(scene.metric("router_handoffs_total"), 2 * ROUNDS);
+    scene.comes_to_rest();
     scene.assert_no_segment_was_spoiled();
 }

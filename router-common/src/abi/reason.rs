@@ -97,6 +97,8 @@ reasons! {
         HalfClosed = "half_closed",
         /// Too many bytes were in custody: acknowledged by us and not yet by the other side.
         Custody = "custody",
+        /// One side has been permitted to send more than the other side takes.
+        Window = "window",
         /// No route or next hop towards a peer is known.
         NoRoute = "no_route",
         /// The packet path does not carry this address family.

@@ -34,6 +34,8 @@ pub struct Ward {
     since: Instant,
     /// When both queues were last seen to be empty.
     queues_empty: Option<Instant>,
+    /// Whether bytes were carried that had been received before the handoff.
+    carried: bool,
 }
 
 /// One socket, and what is still to be written to it.
@@ -67,6 +69,7 @@ impl Ward {
             ends: [end(client, Vec::new()), end(instance, to_instance)],
             since: now,
             queues_empty: None,
+            carried: false,
         }
     }
 
@@ -86,6 +89,7 @@ impl Ward {
             // What was carried is in custody now. It may be acknowledged already, but more may have been waiting behind it.
             Ok(true) => {
                 self.queues_empty = None;
+                self.carried = true;
                 Outlook::Keep
             }
             Ok(false) => {
@@ -100,6 +104,11 @@ impl Ward {
     pub fn release(self, flow: &Flow) {
         make_direct(flow);
         for end in self.ends {
+            if self.carried {
+                // A sender that has used up the window which our socket had given it knows of no other: those of the other side were told
+                // to our socket. Asked once more, both sides tell them, and the answers are translated.
+                let _ = sockets::probe_window(&end.socket);
+            }
             sockets::close_silently(end.socket);
         }
     }
@@ -120,6 +129,8 @@ impl Ward {
             // The receiver's acknowledgements of what is carried are our socket's: the cut must say so before they can come.
             let cut = &flow.translations[to].ack_cut;
             if sockets::unread(&self.ends[from].socket)? > 0 {
+                // Reading makes room in our queue, but the peer's next bytes are not for it.
+                sockets::hold_window(&self.ends[from].socket)?;
                 let mut buffer = vec![0; LATE_BUFFER];
                 let read = match sockets::receive(&self.ends[from].socket, &mut buffer) {
                     Ok(read) => read,
@@ -250,6 +261,8 @@ mod tests {
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Room for all late bytes of a test before anybody reads.
+        SockRef::from(&listener).set_recv_buffer_size(1 << 20).unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (peer, listener.accept().unwrap().0)
     }
@@ -276,6 +289,9 @@ mod tests {
         let (mut client, mut instance, mut ward, flow) = ward();
         let late: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
         instance.write_all(&late).unwrap();
+        while (sockets::unread(&ward.ends[1].socket).unwrap() as usize) < late.len() {
+            std::thread::yield_now();
+        }
         let reader = std::thread::spawn(move || {
             let mut received = vec![0; 200_000];
             client.read_exact(&mut received).unwrap();

@@ -192,7 +192,7 @@ impl KernelFlowTable {
         (client, instance): (SocketState, SocketState),
         pending: Pending,
     ) -> Result<u32, RelayReason> {
-        splice::compatible(&client, &instance)?;
+        splice::compatible(&client, &instance, pending)?;
         let towards = |end: SocketAddrV4| self.next_hops.towards(*end.ip());
         let next_hops = NextHops { to_client: towards(ends.client)?, to_instance: towards(ends.instance)? };
         let slot = self.lock().take(Instant::now()).ok_or(RelayReason::TableFull)?;
@@ -255,7 +255,15 @@ impl FlowTable for KernelFlowTable {
             surplus: handoff.surplus_len as u32,
         };
         // Nothing is sent before both entries exist, so the answer goes directly; on refusal the sockets are as they were.
-        let claimed = ends(&handoff).and_then(|ends| self.claim(&ends, states(&handoff)?, pending));
+        let claimed = ends(&handoff).and_then(|ends| {
+            let (client, instance) = states(&handoff)?;
+            if pending.new_head > 0 && pending.surplus + client.unread > 0 {
+                // More is on its way from the client, and would overtake the request, which was to complete the instance's handshake. Until that
+                // is complete, Linux accepts nothing from beyond its first window, and no answer to what it says about that (RFC 7323 §3.2).
+                sockets::acknowledge(&handoff.instance).map_err(|_| RelayReason::SocketState)?;
+            }
+            self.claim(&ends, (client, instance), pending)
+        });
         let slot = match claimed {
             Ok(slot) => slot,
             Err(reason) => return Err((reason, handoff)),

@@ -18,8 +18,10 @@ const TCP_REPAIR: c_int = 19;
 const TCP_REPAIR_QUEUE: c_int = 20;
 const TCP_QUEUE_SEQ: c_int = 21;
 const TCP_TIMESTAMP: c_int = 24;
+const TCP_REPAIR_WINDOW: c_int = 29;
 
 const REPAIR_ON: c_int = 1;
+const REPAIR_OFF_WITH_PROBE: c_int = 0;
 const REPAIR_OFF_WITHOUT_PROBE: c_int = -1;
 
 const QUEUE_RECEIVE: c_int = 1;
@@ -65,6 +67,10 @@ pub struct SocketState {
     pub clock_offset: u32,
     /// Bytes that the peer permits us to send beyond what it has acknowledged.
     pub peer_window: u32,
+    /// Bytes that we have permitted the peer to send beyond `rcv_nxt`.
+    pub own_window: u32,
+    /// Bytes received in all; `u32::MAX` stands for more.
+    pub received: u32,
 }
 
 /// Why a socket's state does not allow a handoff.
@@ -92,6 +98,8 @@ pub fn state(socket: &OwnedFd) -> Result<SocketState, StateError> {
     let unacked = ioctl_int(socket, libc::TIOCOUTQ)? as u32;
     set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_RECEIVE)?;
     let (rcv_nxt, unread) = receive_queue(socket)?;
+    // After `rcv_nxt`, so that the window's edge is not behind it.
+    let windows = repair_window(socket)?;
     // Now, and not before: a FIN counts in `rcv_nxt` and not in `unread`, and it may come at any time.
     let info = tcp_info(socket)?;
     if info.tcpi_state != TCP_ESTABLISHED {
@@ -114,7 +122,9 @@ pub fn state(socket: &OwnedFd) -> Result<SocketState, StateError> {
         unread,
         unacked,
         clock_offset,
-        peer_window: info.tcpi_snd_wnd,
+        peer_window: windows.snd_wnd,
+        own_window: windows.receive_edge().wrapping_sub(rcv_nxt),
+        received: info.tcpi_bytes_received.try_into().unwrap_or(u32::MAX),
     })
 }
 
@@ -129,6 +139,48 @@ fn receive_queue(socket: &OwnedFd) -> io::Result<(u32, u32)> {
         }
         rcv_nxt = again;
     }
+}
+
+/// The kernel's `struct tcp_repair_window` (`include/uapi/linux/tcp.h`, since Linux 4.8).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct RepairWindow {
+    snd_wl1: u32,
+    snd_wnd: u32,
+    max_window: u32,
+    rcv_wnd: u32,
+    rcv_wup: u32,
+}
+
+impl RepairWindow {
+    /// The sequence number behind the last byte that the peer may send.
+    fn receive_edge(self) -> u32 {
+        self.rcv_wup.wrapping_add(self.rcv_wnd)
+    }
+}
+
+/// Both windows. The socket must be in repair mode.
+fn repair_window(socket: &OwnedFd) -> io::Result<RepairWindow> {
+    let mut windows = RepairWindow::default();
+    get(socket, libc::IPPROTO_TCP, TCP_REPAIR_WINDOW, &mut windows)?;
+    Ok(windows)
+}
+
+/// Sends the acknowledgement that the socket has put off, if there is one.
+pub fn acknowledge(socket: &OwnedFd) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1)
+}
+
+/// Gives the peer no larger window than it has, whatever is read from now on.
+pub fn hold_window(socket: &OwnedFd) -> io::Result<()> {
+    // The kernel takes its own minimum instead, which is about one segment.
+    set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, 1)
+}
+
+/// Asks the peer to tell its window once more.
+pub fn probe_window(socket: &OwnedFd) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_ON)?;
+    set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_OFF_WITH_PROBE)
 }
 
 /// Closes the socket. Nothing is sent, and the kernel forgets the connection.
@@ -211,7 +263,7 @@ pub fn reset(ours: SocketAddrV4, peer: SocketAddrV4, seq: u32) -> io::Result<()>
     Ok(())
 }
 
-/// The kernel's `struct tcp_info` as far as it is used here (`include/uapi/linux/tcp.h`); `libc`'s ends before `tcpi_snd_wnd`.
+/// The start of the kernel's `struct tcp_info` (`include/uapi/linux/tcp.h`); the kernel writes no more than it is asked for.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct TcpInfo {
@@ -224,37 +276,21 @@ struct TcpInfo {
     /// Low half: the peer's scale; high half: ours.
     tcpi_wscales: u8,
     tcpi_rates: u8,
+    /// From `tcpi_rto` to `tcpi_total_retrans`.
     words: [u32; 24],
-    quads: [u64; 4],
-    segments: [u32; 2],
-    more: [u32; 4],
-    delivery_rate: u64,
-    busy: [u64; 3],
-    delivered: [u32; 2],
-    sent: [u64; 2],
-    dsack_dups: u32,
-    reord_seen: u32,
-    rcv_ooopack: u32,
-    /// Since Linux 5.4.
-    tcpi_snd_wnd: u32,
+    tcpi_pacing_rate: u64,
+    tcpi_max_pacing_rate: u64,
+    tcpi_bytes_acked: u64,
+    /// Since Linux 4.1.
+    tcpi_bytes_received: u64,
 }
 
-const _: () = assert!(std::mem::offset_of!(TcpInfo, tcpi_snd_wnd) == 228);
+const _: () = assert!(std::mem::offset_of!(TcpInfo, tcpi_bytes_received) == 128);
 
 fn tcp_info(socket: &impl AsRawFd) -> io::Result<TcpInfo> {
     let mut info = TcpInfo::default();
-    let mut len = size_of::<TcpInfo>() as libc::socklen_t;
-    // SAFETY: the buffer is `len` bytes long and any bytes are a valid `TcpInfo`.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast::<c_void>(),
-            &mut len,
-        )
-    };
-    if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
+    get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
+    Ok(info)
 }
 
 /// Bytes received and not yet read.
@@ -306,12 +342,24 @@ fn set_int(socket: &impl AsRawFd, level: c_int, option: c_int, value: c_int) -> 
 
 fn get_int(socket: &impl AsRawFd, level: c_int, option: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
-    let mut len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: the option value is one int.
+    get(socket, level, option, &mut value)?;
+    Ok(value)
+}
+
+/// A type of which any bytes are a value.
+trait Plain {}
+impl Plain for c_int {}
+impl Plain for TcpInfo {}
+impl Plain for RepairWindow {}
+
+/// Reads an option's value, or as much of it as `value` holds.
+fn get<T: Plain>(socket: &impl AsRawFd, level: c_int, option: c_int, value: &mut T) -> io::Result<()> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the value is `len` bytes long, and whatever the kernel writes to it is valid.
     let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast::<c_void>(), &mut len)
+        libc::getsockopt(socket.as_raw_fd(), level, option, (value as *mut T).cast::<c_void>(), &mut len)
     };
-    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn ioctl_int(socket: &impl AsRawFd, request: libc::Ioctl) -> io::Result<c_int> {

@@ -73,8 +73,14 @@ pub struct NextHops {
     pub to_instance: u32,
 }
 
-/// Whether packets can be translated between two legs that agreed these options.
-pub fn compatible(client: &SocketState, instance: &SocketState) -> Result<(), RelayReason> {
+/// What a sender sends at once, whatever window it is given: ten segments (RFC 6928), and as many bytes more as it has been
+/// acknowledged (slow start).
+const FIRST_FLIGHT: u32 = 10 * 1460;
+/// A receiver discards the one segment that crosses its window's edge, and a sender repairs the loss of one without waiting.
+const ONE_SEGMENT: u32 = 1460;
+
+/// Whether packets can be translated between two legs in these states.
+pub fn compatible(client: &SocketState, instance: &SocketState, pending: Pending) -> Result<(), RelayReason> {
     let (a, b) = (client.agreed, instance.agreed);
     // What the client did not agree must not reach it. The other way round a stack ignores what it did not agree: timestamps
     // are erased, and an instance without SACK never sends any.
@@ -85,7 +91,18 @@ pub fn compatible(client: &SocketState, instance: &SocketState) -> Result<(), Re
     if client.unacked > MAX_CUSTODY || instance.unacked > MAX_CUSTODY || client.unread > MAX_CUSTODY {
         return Err(RelayReason::Custody);
     }
+    let to_instance = pending.new_head + pending.surplus + client.unread;
+    if overruns(client, to_instance, instance) || overruns(instance, instance.unread, client) {
+        return Err(RelayReason::Window);
+    }
     Ok(())
+}
+
+/// Whether `from` may send so much that it will not fit the window of `to` behind the `held` bytes that are ours to send. It goes by the window
+/// that our socket has given it until the first acknowledgement of `to` reaches it, and nothing tells it of what is discarded.
+fn overruns(from: &SocketState, held: u32, to: &SocketState) -> bool {
+    let flight = from.own_window.min(FIRST_FLIGHT.saturating_add(from.received));
+    to.unacked + held + flight > to.peer_window.saturating_add(ONE_SEGMENT)
 }
 
 /// Fills a free slot. No key names it yet, so nobody reads it meanwhile.
@@ -190,8 +207,10 @@ mod tests {
     }
 
     fn socket(write_seq: u32, rcv_nxt: u32) -> SocketState {
-        SocketState { write_seq, rcv_nxt, peer_window: 65535, ..SocketState::default() }
+        SocketState { write_seq, rcv_nxt, peer_window: 65535, own_window: 65160, ..SocketState::default() }
     }
+
+    const NOTHING: Pending = Pending { new_head: 0, surplus: 0 };
 
     #[test]
     fn the_ends_are_read_back_from_the_flow() {
@@ -221,8 +240,9 @@ mod tests {
     fn what_the_client_did_not_agree_keeps_the_connection_in_user_space() {
         let with = |timestamps, sack, ecn| SocketState {
             agreed: Agreed { timestamps, sack, ecn, ..Agreed::default() },
-            ..SocketState::default()
+            ..socket(0, 0)
         };
+        let compatible = |client: &_, instance: &_| compatible(client, instance, NOTHING);
         let all = with(true, true, false);
         assert_eq!(compatible(&all, &all), Ok(()));
         assert_eq!(compatible(&all, &with(false, true, false)), Ok(()));
@@ -230,5 +250,23 @@ mod tests {
         assert_eq!(compatible(&with(false, true, false), &all), Err(RelayReason::OptionMismatch));
         assert_eq!(compatible(&with(true, false, false), &all), Err(RelayReason::OptionMismatch));
         assert_eq!(compatible(&with(true, true, true), &all), Err(RelayReason::OptionMismatch));
+    }
+
+    #[test]
+    fn a_sender_that_may_send_more_than_the_other_side_takes_is_relayed() {
+        let instance = socket(0, 0);
+        let upload = |received, surplus, own_window| {
+            let client = SocketState { received, own_window, ..socket(0, received) };
+            compatible(&client, &instance, Pending { new_head: 130, surplus })
+        };
+        assert_eq!(upload(100, 0, 65_060), Ok(()), "the first flight is short, whatever the window");
+        assert_eq!(
+            upload(15_000, 14_900, 50_160),
+            Ok(()),
+            "a head that grows a little is within one segment"
+        );
+        assert_eq!(upload(60_000, 59_900, 50_000), Err(RelayReason::Window));
+        let reluctant = SocketState { peer_window: 8_000, ..socket(0, 0) };
+        assert_eq!(compatible(&reluctant, &instance, NOTHING), Err(RelayReason::Window));
     }
 }

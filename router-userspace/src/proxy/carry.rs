@@ -144,7 +144,7 @@ impl Fate {
     fn refused(&mut self, listener: &Listener, reason: RelayReason, sockets: [&Endpoint; 2]) {
         self.refusal = Some(reason);
         let Some(watch) = &mut self.watch else { return };
-        watch.refused();
+        watch.refused(tokio::time::Instant::now());
         if watch.is_hopeless() || !may_succeed_later(reason) {
             watch.lift_limits(sockets.map(AsFd::as_fd));
             self.watch = None;
@@ -157,7 +157,11 @@ impl Fate {
 fn may_succeed_later(reason: RelayReason) -> bool {
     matches!(
         reason,
-        RelayReason::Custody | RelayReason::TableFull | RelayReason::MapUpdate | RelayReason::NoRoute
+        RelayReason::Custody
+            | RelayReason::Window
+            | RelayReason::TableFull
+            | RelayReason::MapUpdate
+            | RelayReason::NoRoute
     )
 }
 

@@ -38,6 +38,9 @@ pub async fn serve(listener: Arc<Listener>, socket: Socket, peer: SocketAddr) {
     let address = peer.ip().to_canonical();
     let mut record = Record::begin(SocketAddr::new(address, peer.port()));
     let client = Endpoint::Detached(socket);
+    if settings.offload != Offload::Relay && context.flows.is_some() {
+        offload::expect_handoff(client.as_fd());
+    }
 
     let read = read_head(client, address, &settings.head, settings.header_timeout, &context.heads);
     let (client, first) = match read.await {

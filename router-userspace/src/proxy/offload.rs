@@ -59,18 +59,29 @@ const CUSTODY_LIMIT: usize = 64 * 1024;
 /// A side that has sent this much, in bytes, may soon be handed off: its window is kept from growing, since
 /// whatever waits in our receive queue then has to be moved by hand.
 const LIMIT_AFTER: u64 = 16 * 1024;
-const LIMITED_WINDOW: u32 = 64 * 1024;
+const LIMITED_WINDOW: u32 = 32 * 1024;
 /// The window that a connection may have which will be relayed to its end.
 const RELAY_WINDOW: u32 = 4 * 1024 * 1024;
+/// How long it is worth waiting for everything to be acknowledged: the less is outstanding, the surer it fits the other side's window.
+const SETTLING: Duration = Duration::from_millis(5);
 /// How long a relay stands still for a handoff at most, and how often it tries again.
 const PATIENCE: Duration = Duration::from_secs(2);
 const ATTEMPTS: u32 = 3;
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+/// Keeps a new client from being permitted more than an instance's first window takes, since it may be handed off before the
+/// instance has given it another.
+pub fn expect_handoff(client: BorrowedFd<'_>) {
+    // A window that grows only means that the connection is relayed for longer.
+    let _ = sockopt::clamp_window(client, LIMITED_WINDOW);
+}
 
 /// Watches a relayed connection for the moment when a handoff pays.
 #[derive(Clone, Debug)]
 pub struct Watch {
     settings: AutoHandoff,
-    began: Instant,
+    /// What will make a handoff pay when nothing else does before, and when.
+    due: (Trigger, Instant),
     /// Whether the instance has sent something since the client last did.
     answered: bool,
     /// Whose window has been limited: the client's, the instance's.
@@ -82,7 +93,8 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(settings: AutoHandoff, now: Instant) -> Self {
-        Self { settings, began: now, answered: false, limited: [false; 2], pausing: None, attempts: 0 }
+        let due = (Trigger::Age, now + settings.after_age);
+        Self { settings, due, answered: false, limited: [false; 2], pausing: None, attempts: 0 }
     }
 
     pub fn is_pausing(&self) -> bool {
@@ -104,7 +116,7 @@ impl Watch {
 
     /// The client has sent something; `received` bytes in all.
     pub fn client_sent(&mut self, client: BorrowedFd<'_>, received: u64) {
-        if self.answered && self.settings.second_request && self.pausing.is_none() && self.attempts == 0 {
+        if self.answered && self.settings.second_request && self.pausing.is_none() {
             self.pause(Trigger::SecondRequest);
         }
         self.answered = false;
@@ -119,8 +131,9 @@ impl Watch {
 
     /// Called when the timer has run out.
     pub fn tick(&mut self, now: Instant) {
-        if self.pausing.is_none() && self.attempts == 0 && now >= self.began + self.settings.after_age {
-            self.pause(Trigger::Age);
+        let (trigger, when) = self.due;
+        if self.pausing.is_none() && now >= when {
+            self.pause(trigger);
         }
     }
 
@@ -128,29 +141,31 @@ impl Watch {
     pub fn next_look(&self, now: Instant) -> Option<Instant> {
         match self.pausing {
             Some(_) => Some(now + Duration::from_millis(1)),
-            None if self.attempts == 0 => Some(self.began + self.settings.after_age),
-            None => None,
+            None => (!self.is_hopeless()).then_some(self.due.1),
         }
     }
 
     /// Given what each side has not acknowledged: whether the moment has come.
-    pub fn may_hand_off(&self, unacknowledged: [usize; 2]) -> Option<Trigger> {
-        let (trigger, _) = self.pausing?;
-        unacknowledged.iter().all(|bytes| *bytes <= CUSTODY_LIMIT).then_some(trigger)
+    pub fn may_hand_off(&self, unacknowledged: [usize; 2], now: Instant) -> Option<Trigger> {
+        let (trigger, since) = self.pausing?;
+        let limit = if now < since + SETTLING { 0 } else { CUSTODY_LIMIT };
+        unacknowledged.iter().all(|bytes| *bytes <= limit).then_some(trigger)
     }
 
     /// Whether the pause has lasted too long; then it is over.
     pub fn give_up(&mut self, now: Instant) -> bool {
         let too_long = self.pausing.is_some_and(|(_, since)| now >= since + PATIENCE);
         if too_long {
-            self.refused();
+            self.refused(now);
         }
         too_long
     }
 
-    /// The handoff did not happen: the relay goes on, and tries again when twice as much has been relayed.
-    pub fn refused(&mut self) {
-        self.pausing = None;
+    /// The handoff did not happen: the relay goes on. It tries again when twice as much has been relayed, at the next request, or when what was
+    /// outstanding should have been acknowledged.
+    pub fn refused(&mut self, now: Instant) {
+        let trigger = self.pausing.take().map_or(self.due.0, |(trigger, _)| trigger);
+        self.due = (trigger, now + RETRY_AFTER * (1 << self.attempts));
         self.attempts += 1;
     }
 

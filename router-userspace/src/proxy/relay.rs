@@ -316,7 +316,7 @@ impl Relay {
         }
         let in_custody = [&self.client, &self.instance]
             .map(|endpoint| sockopt::unacknowledged(endpoint.as_fd()).unwrap_or(usize::MAX));
-        match watch.may_hand_off(in_custody) {
+        match watch.may_hand_off(in_custody, Instant::now()) {
             Some(trigger) => Pause::Done(trigger),
             None if watch.give_up(Instant::now()) => Pause::GivenUp,
             None => Pause::Wait,

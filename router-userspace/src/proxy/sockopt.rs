@@ -49,7 +49,14 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     Ok(TcpInfo { options: words[1].to_ne_bytes()[1], send_segment: words[4] })
 }
 
-/// Keeps the receive window from growing beyond about `bytes`. The window's scale stays as agreed.
+/// Gives the peer at most `bytes` more at a time, once it has used up what it was given before. The window's scale stays as
+/// agreed. The kernel raises the limit when a reader that keeps up makes it enlarge the buffer.
+pub fn clamp_window(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    set(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes as libc::c_int)
+}
+
+/// Keeps what the peer has sent and may still send before anything is read below about twice `bytes`: the kernel doubles them, since segments take
+/// more memory than they have bytes.
 pub fn limit_receiving(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes as libc::c_int)
 }
