@@ -29,7 +29,7 @@ use crate::config::{self, Plan};
 use crate::core::counters::Counters;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::{KernelReservation, PortAllocator, reserve_in_kernel};
-use crate::probe::{Origin, Prober};
+use crate::probe::{Origin, Prober, watch};
 use crate::proxy::budget::{BudgetLimits, HeadBudget};
 use crate::proxy::listener::{self, Workers};
 use crate::proxy::settings::{Context, Listener};
@@ -111,6 +111,7 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
     };
     let prober = Prober::new(runtime.handle().clone(), origin);
     prober.install(&table.load());
+    runtime.spawn(watch(Arc::clone(&table)));
     runtime.block_on(first_checks(&table.load()));
 
     let context = Arc::new(Context {

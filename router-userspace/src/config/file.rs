@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+use super::load::{self, Agent, Pair, PoolReports, Reports};
 use super::reader::{Placed, Report, Section, describe};
 use super::report::{Problem, Span};
 use super::values::{self, Found, Wrong};
 use super::{schema, settings::*};
 use crate::core::health::Reachability;
-use crate::core::pool::{Method, OnUnavailable};
+use crate::core::pool::{AllDown, Method, OnUnavailable};
 use crate::core::status::AdminState;
 
 pub(super) struct File {
@@ -24,6 +25,7 @@ pub(super) struct File {
     pub pools: Vec<Pool>,
     pub rules: Vec<Rule>,
     pub default_rule: Option<DefaultRule>,
+    pub reports: Option<Reports>,
     /// Whether the key is there, even if what it holds is wrong.
     pub has_listener: bool,
     pub has_pool: bool,
@@ -79,6 +81,12 @@ pub(super) struct Pool {
     pub method: Placed<Method>,
     pub on_unavailable: Option<Placed<OnUnavailable>>,
     pub check: Option<Check>,
+    pub all_down: Placed<AllDown>,
+    pub slow_start: Option<Placed<Duration>>,
+    /// Thresholds and the window that values are averaged over.
+    pub thresholds: Option<(Vec<Pair>, Placed<Duration>)>,
+    pub agent: Option<Agent>,
+    pub reports: Option<PoolReports>,
     pub instances: Vec<Instance>,
 }
 
@@ -107,6 +115,8 @@ pub(super) struct Instance {
     pub group: Option<Placed<String>>,
     pub max_sessions: Option<Placed<u32>>,
     pub state: Placed<AdminState>,
+    pub node: Option<Placed<String>>,
+    pub thresholds: Option<Vec<Pair>>,
 }
 
 pub(super) struct Rule {
@@ -161,6 +171,7 @@ pub(super) fn read(document: &DeTable<'_>, report: &Report<'_>) -> File {
         pools: root.tables("pool", &schema::POOL).into_iter().map(pool).collect(),
         rules: root.tables("rule", &schema::RULE).into_iter().map(rule).collect(),
         default_rule: root.table("default_rule", &schema::DEFAULT_RULE).map(default_rule),
+        reports: root.table("reports", &schema::REPORTS).map(load::reports),
         has_listener: root.has("listener"),
         has_pool: root.has("pool"),
     };
@@ -265,6 +276,14 @@ fn pool(section: Section<'_, '_>) -> Pool {
         method: section.defaulted("method", values::choice(METHODS, METHODS_LATER)),
         on_unavailable: on_unavailable(&section),
         check: section.table("check", &schema::CHECK).map(check),
+        all_down: section.defaulted(
+            "all_down",
+            values::choice(&[("fail-closed", AllDown::FailClosed), ("fail-open", AllDown::FailOpen)], &[]),
+        ),
+        slow_start: section.optional("slow_start", values::duration(MILLISECOND..=DAY)),
+        thresholds: section.table("thresholds", &schema::THRESHOLDS).map(load::thresholds),
+        agent: section.table("agent", &schema::AGENT).map(load::agent),
+        reports: section.table("reports", &schema::POOL_REPORTS).map(load::pool_reports),
         instances: section.tables("instance", &schema::INSTANCE).into_iter().map(instance).collect(),
     };
     section.finish();
@@ -326,6 +345,8 @@ fn instance(section: Section<'_, '_>) -> Instance {
         group: section.optional("group", values::name),
         max_sessions: section.optional("max_sessions", values::integer(1..=u32::MAX)),
         state: section.defaulted("state", values::choice(states, &[])),
+        node: section.optional("node", values::name),
+        thresholds: section.table("thresholds", &schema::INSTANCE_THRESHOLDS).map(load::own_thresholds),
     };
     section.finish();
     instance

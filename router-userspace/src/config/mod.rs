@@ -4,6 +4,7 @@
 //! here touches the system beyond reading the one file.
 
 mod file;
+mod load;
 pub mod plan;
 mod reader;
 mod report;

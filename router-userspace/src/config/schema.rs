@@ -54,8 +54,9 @@ pub static ROOT: Section = Section {
         key("pool", "[]"),
         key("rule", "[]"),
         key("default_rule", "{}"),
+        key("reports", "{}"),
     ],
-    later: &["reports", "groups"],
+    later: &["groups"],
 };
 
 pub static DAEMON: Section = Section {
@@ -121,18 +122,14 @@ pub static POOL: Section = Section {
         with_default("method", "\"fewest-sessions\""),
         key("on_unavailable", "\"503\""),
         key("check", "{ type = \"tcp\" }"),
+        with_default("all_down", "\"fail-closed\""),
+        key("slow_start", "\"30s\""),
+        key("thresholds", "{ strained_cpu = 60 }"),
+        key("agent", "{ port = 1510 }"),
+        key("reports", "{ token_file = \"/etc/router/web.token\" }"),
         key("instance", "[]"),
     ],
-    later: &[
-        "affinity",
-        "agent",
-        "all_down",
-        "allow_exhausted",
-        "proxy_protocol",
-        "reports",
-        "slow_start",
-        "thresholds",
-    ],
+    later: &["affinity", "allow_exhausted", "proxy_protocol"],
 };
 
 pub static CHECK: Section = Section {
@@ -160,9 +157,79 @@ pub static INSTANCE: Section = Section {
         key("group", "\"rack-a\""),
         key("max_sessions", "500"),
         with_default("state", "\"enable\""),
+        key("node", "\"host7\""),
+        key("thresholds", "{ strained_cpu = 80 }"),
     ],
-    later: &["node", "spare", "thresholds"],
+    later: &["spare"],
 };
+
+pub static THRESHOLDS: Section = Section {
+    title: "`thresholds` of a [[pool]]",
+    keys: &[
+        with_default("strained_cpu", "[50, 45]"),
+        with_default("exhausted_cpu", "[90, 85]"),
+        with_default("strained_memory", "[75, 70]"),
+        with_default("exhausted_memory", "[98, 93]"),
+        with_default("strained_sessions", "-1"),
+        with_default("exhausted_sessions", "-1"),
+        with_default("strained_temp_disk", "-1"),
+        with_default("exhausted_temp_disk", "-1"),
+        with_default("strained_paging", "-1"),
+        with_default("exhausted_paging", "-1"),
+        with_default("strained_calls_per_core", "-1"),
+        with_default("exhausted_calls_per_core", "-1"),
+        with_default("window", "\"10s\""),
+    ],
+    later: &[],
+};
+
+pub static INSTANCE_THRESHOLDS: Section = Section {
+    title: "`thresholds` of a [[pool.instance]]",
+    keys: &[
+        key("strained_cpu", "80"),
+        key("exhausted_cpu", "95"),
+        key("strained_memory", "80"),
+        key("exhausted_memory", "98"),
+        key("strained_sessions", "200"),
+        key("exhausted_sessions", "400"),
+        key("strained_temp_disk", "80"),
+        key("exhausted_temp_disk", "95"),
+        key("strained_paging", "100"),
+        key("exhausted_paging", "1_000"),
+        key("strained_calls_per_core", "2"),
+        key("exhausted_calls_per_core", "8"),
+    ],
+    later: &[],
+};
+
+pub static AGENT: Section = Section {
+    title: "`agent` of a [[pool]]",
+    keys: &[
+        with_default("type", "\"check\""),
+        key("port", "1510"),
+        with_default("interval", "\"2s\""),
+        with_default("timeout", "\"1s\""),
+        with_default("require_response", "false"),
+        with_default("send", "\"\""),
+    ],
+    later: &[],
+};
+
+pub static POOL_REPORTS: Section = Section {
+    title: "`reports` of a [[pool]]",
+    keys: &[
+        key("token_file", "\"/etc/router/web.token\""),
+        with_default("ttl", "\"10s\""),
+        with_default("required", "true"),
+        with_default("allow_registration", "false"),
+        with_default("forget_after", "\"10m\""),
+        with_default("max_registered", "256"),
+    ],
+    later: &[],
+};
+
+pub static REPORTS: Section =
+    Section { title: "[reports]", keys: &[key("listen", "\"10.0.2.1:9190\"")], later: &[] };
 
 pub static RULE: Section = Section {
     title: "[[rule]]",
@@ -190,8 +257,22 @@ pub static DEFAULT_RULE: Section = Section {
 };
 
 /// Every table, in the order of the documentation.
-pub static SECTIONS: &[&Section] =
-    &[&ROOT, &DAEMON, &DATAPATH, &LISTENER, &POOL, &CHECK, &INSTANCE, &RULE, &DEFAULT_RULE];
+pub static SECTIONS: &[&Section] = &[
+    &ROOT,
+    &DAEMON,
+    &DATAPATH,
+    &LISTENER,
+    &POOL,
+    &CHECK,
+    &THRESHOLDS,
+    &AGENT,
+    &POOL_REPORTS,
+    &INSTANCE,
+    &INSTANCE_THRESHOLDS,
+    &RULE,
+    &DEFAULT_RULE,
+    &REPORTS,
+];
 
 #[cfg(test)]
 mod tests {

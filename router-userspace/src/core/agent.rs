@@ -2,6 +2,7 @@
 //! separated by spaces, tabs or commas.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::status::AdminState;
 
@@ -9,6 +10,21 @@ use super::status::AdminState;
 pub const MAX_LINE: usize = 512;
 /// The greatest weight, in percent or absolute, that an agent may ask for.
 const MAX_WEIGHT: u16 = 1_000;
+
+/// How the agents of a pool's instances are asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentSpec {
+    /// On the instance's own address.
+    pub port: u16,
+    /// From the start of one question to the start of the next, before jitter.
+    pub interval: Duration,
+    /// How long one answer may take in all.
+    pub timeout: Duration,
+    /// Whether an instance whose agent cannot be reached is down.
+    pub require_response: bool,
+    /// Sent once the connection is there; often nothing.
+    pub send: Vec<u8>,
+}
 
 /// The weight that an agent asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +85,8 @@ impl AgentReport {
         let line = line.split(|byte| matches!(byte, b'\r' | b'\n' | b'\0')).next().unwrap_or_default();
         let line = String::from_utf8_lossy(line);
         let (words, text) = line.split_once('#').unwrap_or((&line, ""));
-        let mut report = AgentReport::default();
-        report.text = text.trim().chars().filter(|c| !c.is_control()).collect();
+        let text = text.trim().chars().filter(|c| !c.is_control()).collect();
+        let mut report = AgentReport { text, ..AgentReport::default() };
         for word in words.split([' ', '\t', ',']).filter(|word| !word.is_empty()) {
             if report.word(&word.to_ascii_lowercase()).is_none() {
                 report.ignored += 1;

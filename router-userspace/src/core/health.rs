@@ -47,13 +47,12 @@ impl CheckSpec {
     /// Time until the next check: the interval, moved by up to a tenth either way so that checks of many
     /// instances spread out. `random` is any number, evenly distributed.
     pub fn next_check(&self, random: u32) -> Duration {
-        let share = f64::from(random) / f64::from(u32::MAX);
-        self.interval.mul_f64(0.9 + 0.2 * share)
+        next_turn(self.interval, random)
     }
 
     /// Time until the first check after a start: at most a tenth of the interval.
     pub fn first_check(&self, random: u32) -> Duration {
-        self.interval.mul_f64(0.1 * f64::from(random) / f64::from(u32::MAX))
+        first_turn(self.interval, random)
     }
 
     /// What an HTTP status means for this check; a `tcp` check never looks at one.
@@ -65,6 +64,17 @@ impl CheckSpec {
             _ => Observation::CheckPassed,
         }
     }
+}
+
+/// Time until something is done again that is done every `interval`: moved by up to a tenth either way.
+pub fn next_turn(interval: Duration, random: u32) -> Duration {
+    let share = f64::from(random) / f64::from(u32::MAX);
+    interval.mul_f64(0.9 + 0.2 * share)
+}
+
+/// Time until it is done first: at most a tenth of the interval.
+pub fn first_turn(interval: Duration, random: u32) -> Duration {
+    interval.mul_f64(0.1 * f64::from(random) / f64::from(u32::MAX))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +165,8 @@ pub struct Transition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     checks_pass: bool,
-    agent_down: bool,
+    /// Why the agent holds it to be down.
+    agent_down: Option<Failure>,
     silent: bool,
     /// Observations in a row that speak against `checks_pass`.
     contrary: u32,
@@ -170,7 +181,7 @@ impl Health {
     pub fn new(initial: Reachability) -> Self {
         Self {
             checks_pass: initial == Reachability::Up,
-            agent_down: false,
+            agent_down: None,
             silent: false,
             contrary: 0,
             checked: false,
@@ -180,7 +191,7 @@ impl Health {
     }
 
     pub fn reachability(&self) -> Reachability {
-        match (self.checks_pass && !self.agent_down, self.silent) {
+        match (self.checks_pass && self.agent_down.is_none(), self.silent) {
             (false, _) => Reachability::Down,
             (true, true) => Reachability::OutOfContact,
             (true, false) => Reachability::Up,
@@ -212,6 +223,16 @@ impl Health {
         self.last_failure
     }
 
+    /// Why the agent holds the instance to be down, if it does.
+    pub fn agent_down(&self) -> Option<Failure> {
+        self.agent_down
+    }
+
+    /// Forgets what the agent said, because nobody asks it any more.
+    pub fn forget_agent(&mut self) {
+        self.agent_down = None;
+    }
+
     /// Forgets what checks and traffic have shown, because no check is left that could bring the instance back.
     pub fn trust(&mut self) {
         let (agent_down, silent) = (self.agent_down, self.silent);
@@ -238,8 +259,10 @@ impl Health {
             self.last_failure = Some((failure, now));
         }
         match seen {
-            Observation::AgentUp => self.agent_down = false,
-            Observation::AgentDown(_) => self.agent_down = true,
+            Observation::AgentUp => self.agent_down = None,
+            // What an agent said holds when it falls silent.
+            Observation::AgentDown(Failure::AgentSilent) if self.agent_down.is_some() => {}
+            Observation::AgentDown(failure) => self.agent_down = Some(failure),
             Observation::Reported => self.silent = false,
             Observation::Silent => self.silent = true,
             _ => self.weigh(check?, seen, failure),

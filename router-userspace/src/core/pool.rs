@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::agent::AgentSpec;
 use super::health::CheckSpec;
 use super::load::{LoadPolicy, Thresholds};
 use super::status::{AdminState, InstanceStatus};
@@ -83,6 +84,15 @@ impl AllDown {
     }
 }
 
+/// How instances join a pool by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// How long after its last report an instance that joined by itself is removed.
+    pub forget_after: Duration,
+    /// Greatest number of such instances.
+    pub max_instances: usize,
+}
+
 /// One server process behind the router.
 #[derive(Clone, Debug)]
 pub struct Instance {
@@ -133,6 +143,9 @@ pub struct Pool {
     /// How long an instance that came back takes to get its whole share; zero for at once.
     pub slow_start: Duration,
     pub load: LoadPolicy,
+    pub agent: Option<AgentSpec>,
+    /// Whether instances may join by reporting; only those of the configuration may if `None`.
+    pub registration: Option<Registration>,
     pub instances: Vec<Instance>,
 }
 

@@ -250,9 +250,10 @@ impl InstanceStatus {
     }
 
     /// Forgets what an agent said, because nobody asks it any more.
-    pub fn forget_agent(&self, now: Instant) {
+    pub fn forget_agent(&self) {
         let mut vitals = self.vitals();
-        self.see(&mut vitals, None, Observation::AgentUp, now);
+        vitals.health.forget_agent();
+        self.reach.store(pack(&vitals.health), Ordering::Release);
         self.adjustment.reset();
         vitals.agent_text.clear();
     }
@@ -314,6 +315,15 @@ impl InstanceStatus {
         };
         changes.reachability = self.see(&mut vitals, None, seen, now).or(changes.reachability);
         changes
+    }
+
+    /// Takes in at `now` that the agent answers again, whatever it says.
+    pub fn agent_answered(&self, now: Instant) -> Option<Transition> {
+        let mut vitals = self.vitals();
+        match vitals.health.agent_down() {
+            Some(Failure::AgentSilent) => self.see(&mut vitals, None, Observation::AgentUp, now),
+            _ => None,
+        }
     }
 
     /// Lets time pass: silence, and averages that move without a report.

@@ -205,6 +205,9 @@ impl RoutingTable {
                 if pool.check.is_none() {
                     instance.status.trust();
                 }
+                if pool.agent.is_none() {
+                    instance.status.forget_agent();
+                }
                 if instance.state != before.state {
                     instance.status.set_admin(instance.state);
                 }

@@ -1,15 +1,22 @@
-//! Active checks: a task for each instance whose pool has a `check`, and what it sees goes to the instance's status.
+//! Active checks and agents: a task for each instance whose pool has a `check` or an `agent`, and what it sees goes to the
+//! instance's status.
 //!
 //! The route: [`Prober::install`] starts and stops tasks → `check` looks at an instance once → the core's health
-//! machine judges → a change of reachability is counted there and logged here. The proxy is not involved: it marks instances
+//! machine judges → a change of reachability is counted there and logged here. [`watch`] notices what nobody sees: silence. The proxy is not involved: it marks instances
 //! through the same status.
 
+mod agent;
 mod check;
+mod jitter;
+mod log;
 mod origin;
 mod prober;
+mod tasks;
+mod watch;
 
 #[cfg(test)]
 mod tests;
 
 pub use origin::Origin;
 pub use prober::Prober;
+pub use watch::watch;

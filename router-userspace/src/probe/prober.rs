@@ -1,34 +1,29 @@
-//! Keeps one checking task for each instance that is to be checked, across changes of the routing table.
+//! Keeps one checking task, and one that asks the agent, for each instance that has a check or an agent.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
+use super::agent::{self, Agent};
 use super::check::check;
+use super::jitter::random_numbers;
+use super::log::Name;
 use super::origin::Origin;
+use super::tasks::{self, Tasks};
 use crate::core::health::{CheckSpec, Observation, Reachability, Transition};
 use crate::core::status::InstanceStatus;
 use crate::core::table::RoutingTable;
 
-/// Runs the active checks. Dropping it ends them.
+/// Runs the active checks and asks the agents. Dropping it ends them.
 #[derive(Debug)]
 pub struct Prober {
     runtime: Handle,
     origin: Arc<Origin>,
-    running: Mutex<HashMap<Name, Running>>,
-}
-
-/// An instance's name within its pool.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Name {
-    pool: String,
-    instance: String,
+    checks: Mutex<Tasks<Target>>,
+    agents: Mutex<Tasks<Agent>>,
 }
 
 /// What a task checks.
@@ -40,20 +35,11 @@ struct Target {
     status: Arc<InstanceStatus>,
 }
 
-/// A checking task, ended when this is dropped.
-#[derive(Debug)]
-struct Running {
-    target: Target,
-    task: AbortHandle,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.task.abort();
+impl tasks::Target for Target {
+    fn name(&self) -> &Name {
+        &self.name
     }
-}
 
-impl Target {
     fn is_same(&self, other: &Target) -> bool {
         self.address == other.address && self.spec == other.spec && Arc::ptr_eq(&self.status, &other.status)
     }
@@ -62,40 +48,45 @@ impl Target {
 impl Prober {
     /// Checks will run on `runtime` once a table is installed.
     pub fn new(runtime: Handle, origin: Origin) -> Prober {
-        Prober { runtime, origin: Arc::new(origin), running: Mutex::default() }
+        Prober { runtime, origin: Arc::new(origin), checks: Mutex::default(), agents: Mutex::default() }
     }
 
-    /// Checks exactly the instances of `table`. An instance that has not changed is not disturbed: its task goes on,
-    /// and with it the count of successes and failures. Call it after the table has taken over live state.
+    /// Checks exactly the instances of `table`, and asks exactly their agents. An instance that has not changed is not
+    /// disturbed: its task goes on, and with it the count of successes and failures. Call it after the table has
+    /// taken over live state.
     pub fn install(&self, table: &RoutingTable) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = HashMap::new();
-        for (_, pool, instance) in table.instances() {
-            let Some(spec) = &pool.check else { continue };
-            let name = Name { pool: pool.name.clone(), instance: instance.name.clone() };
-            let target = Target {
-                name: name.clone(),
+        let checks = table.instances().filter_map(|(_, pool, instance)| {
+            Some(Target {
+                name: Name { pool: pool.name.clone(), instance: instance.name.clone() },
                 address: instance.address,
-                spec: spec.clone(),
+                spec: pool.check.clone()?,
                 status: Arc::clone(&instance.status),
-            };
-            let task = match running.remove(&name) {
-                Some(task) if task.target.is_same(&target) => task,
-                _ => self.start(target),
-            };
-            next.insert(name, task);
-        }
-        *running = next;
+            })
+        });
+        let origin = || Arc::clone(&self.origin);
+        self.checks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace(checks, |target| self.runtime.spawn(run(target.clone(), origin())).abort_handle());
+        let agents = table.instances().filter_map(|(_, pool, instance)| {
+            Some(Agent {
+                name: Name { pool: pool.name.clone(), instance: instance.name.clone() },
+                address: instance.address,
+                spec: pool.agent.clone()?,
+                policy: pool.load.clone(),
+                thresholds: pool.thresholds(instance).clone(),
+                status: Arc::clone(&instance.status),
+            })
+        });
+        self.agents
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace(agents, |agent| self.runtime.spawn(agent::run(agent.clone(), origin())).abort_handle());
     }
 
     /// How many instances are being checked.
     pub fn checked(&self) -> usize {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    fn start(&self, target: Target) -> Running {
-        let task = run(target.clone(), Arc::clone(&self.origin));
-        Running { target, task: self.runtime.spawn(task).abort_handle() }
+        self.checks.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
@@ -140,16 +131,5 @@ fn observe(target: &Target, seen: Observation) {
             warn!(%pool, %instance, %address, %reason, "instance is down: its first check failed");
         }
         (None, _) => {}
-    }
-}
-
-/// Evenly distributed numbers for jitter, different for each task.
-fn random_numbers() -> impl FnMut() -> u32 {
-    // A `RandomState` has random keys, so what it makes of a counter is random enough to spread checks.
-    let state = RandomState::new();
-    let mut turn = 0u64;
-    move || {
-        turn += 1;
-        (state.hash_one(turn) >> 32) as u32
     }
 }

@@ -19,6 +19,8 @@ use crate::core::pool::{Instance, Method, Pool};
 use crate::core::status::AdminState;
 use crate::core::table::{DefaultRule, RoutingTable};
 
+mod agents;
+
 fn tcp() -> CheckSpec {
     CheckSpec {
         kind: CheckKind::Tcp,

@@ -136,7 +136,7 @@ fn what_the_operator_wants_stays_when_the_agent_says_ready() {
     said(&pool, "maint", now);
     assert_eq!(pool.instances[0].status.admin(), AdminState::Maintenance);
     assert_eq!(pool.instances[0].status.operator_admin(), AdminState::Enabled);
-    pool.instances[0].status.forget_agent(now);
+    pool.instances[0].status.forget_agent();
     assert_eq!(pool.instances[0].status.admin(), AdminState::Enabled);
 }
 

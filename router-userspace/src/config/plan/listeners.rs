@@ -34,12 +34,23 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
             report.add(problem.earlier(earlier.span.clone(), "by this listener"));
         }
     }
-    if let Some(admin) = &file.daemon.admin_listen
-        && let Some(listener) = addresses.iter().find(|listener| overlap(listener.value, admin.value))
+    let admin = file.daemon.admin_listen.as_ref();
+    let reports = file.reports.as_ref().and_then(|reports| reports.listen.as_ref());
+    for (key, own) in [("admin_listen", admin), ("listen", reports)] {
+        if let Some(own) = own
+            && let Some(listener) = addresses.iter().find(|listener| overlap(listener.value, own.value))
+        {
+            let message = format!("`{key}` {} is the address of a listener", own.value);
+            let problem = Problem::at(own.span.clone(), message).help("use another port");
+            report.add(problem.earlier(listener.span.clone(), "this listener"));
+        }
+    }
+    if let (Some(admin), Some(reports)) = (admin, reports)
+        && overlap(admin.value, reports.value)
     {
-        let message = format!("`admin_listen` {} is the address of a listener", admin.value);
-        let problem = Problem::at(admin.span.clone(), message).help("use another port");
-        report.add(problem.earlier(listener.span.clone(), "this listener"));
+        let message = format!("`listen` {} is the address of `admin_listen`", reports.value);
+        let problem = Problem::at(reports.span.clone(), message).help("use another port");
+        report.add(problem.earlier(admin.span.clone(), "this address"));
     }
 }
 

@@ -1,6 +1,7 @@
 //! A configuration that is valid as a whole, ready for the daemon to act on.
 
 mod listeners;
+mod load;
 mod network;
 mod pools;
 mod rules;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::file::{self, File};
-use super::reader::Report;
+use super::reader::{Placed, Report};
 use super::report::{Problem, Problems};
 use super::settings::{Attach, Interfaces, Offload, Protocol, Source};
 use crate::core::table::RoutingTable;
@@ -27,8 +28,25 @@ pub struct Plan {
     pub listeners: Vec<ListenerPlan>,
     /// Rules, default rule and pools, as the decision core reads them.
     pub table: RoutingTable,
+    /// `None` if nobody may report.
+    pub reports: Option<ReportsPlan>,
     /// What works and is probably not meant; often empty.
     pub warnings: Problems,
+}
+
+/// Where instances report to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportsPlan {
+    pub listen: SocketAddr,
+    /// One for each pool whose instances may report.
+    pub tokens: Vec<PoolToken>,
+}
+
+/// The file that holds the secrets of a pool's instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolToken {
+    pub pool: String,
+    pub file: PathBuf,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +126,7 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
     let listeners = file.listeners.iter().map(listeners::plan).collect::<Option<Vec<_>>>();
     let pools = pools::plan(&file, report);
     let rules = rules::plan(&file, report);
+    let reports = load::reports(&file, report);
     if !file.has_listener {
         report.add(Problem::of_file("there is no [[listener]]").help("add one with a name and an address"));
     }
@@ -124,6 +143,7 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
         datapath: datapath(file.datapath),
         listeners: listeners?,
         table,
+        reports,
         warnings: Problems::warnings("", Arc::from(""), Vec::new()),
     })
 }

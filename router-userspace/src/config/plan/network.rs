@@ -70,7 +70,8 @@ fn listener_ports(file: &File, report: &Report<'_>) {
     let sources = file.datapath.source_addresses.iter().flat_map(|list| &list.value);
     let sources: Vec<_> = sources.map(|source| source.value).collect();
     let listeners = file.listeners.iter().filter_map(|listener| listener.address.as_ref());
-    for address in listeners.chain(&file.daemon.admin_listen) {
+    let reports = file.reports.iter().filter_map(|reports| reports.listen.as_ref());
+    for address in listeners.chain(&file.daemon.admin_listen).chain(reports) {
         let shared = address.value.ip().is_unspecified() || sources.contains(&address.value.ip());
         if shared && ports.value.contains(&address.value.port()) {
             let (low, high) = (ports.value.start(), ports.value.end());

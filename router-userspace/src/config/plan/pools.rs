@@ -1,15 +1,14 @@
 //! Pools: unique names, an instance in exactly one pool, checks that make sense.
 
-use std::time::Duration;
-
 use super::super::file::{Check, CheckKind, File, Instance, Pool};
 use super::super::reader::{Placed, Report};
 use super::super::report::Problem;
 use super::super::values::format_duration;
+use super::load;
 use super::unique::Unique;
 use crate::core::health::{self, CheckSpec};
-use crate::core::load::LoadPolicy;
-use crate::core::pool::{self, AllDown};
+use crate::core::load::Thresholds;
+use crate::core::pool;
 use crate::core::status::InstanceStatus;
 
 /// As many pools and instances as their numbers can tell apart.
@@ -66,7 +65,10 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<Vec<pool::Pool>> 
 fn one(pool: &Pool, report: &Report<'_>) -> Option<pool::Pool> {
     let name = pool.name.as_ref();
     let called = name.map_or_else(|| "this pool".to_owned(), |name| format!("pool `{}`", name.value));
-    if pool.instances.is_empty() {
+    let registration = load::registration(pool, report);
+    if pool.instances.is_empty() && registration.is_some() {
+        // They will come by themselves.
+    } else if pool.instances.is_empty() {
         let message = format!("{called} has no instance");
         let help = "add [[pool.instance]] with a name and an address below it";
         report.add(Problem::at(pool.span.clone(), message).help(help));
@@ -75,9 +77,10 @@ fn one(pool: &Pool, report: &Report<'_>) -> Option<pool::Pool> {
         report.warn(Problem::at(pool.span.clone(), message));
     }
     let check = pool.check.as_ref().map(|check| check_spec(check, report));
+    let policy = load::policy(pool, report);
     let instances: Option<Vec<pool::Instance>> = {
         let initial = check.as_ref().and_then(|check| check.as_ref());
-        pool.instances.iter().map(|instance| self::instance(instance, initial)).collect()
+        pool.instances.iter().map(|one| instance(one, initial, &policy.thresholds, report)).collect()
     };
     Some(pool::Pool {
         name: name?.value.clone(),
@@ -87,14 +90,24 @@ fn one(pool: &Pool, report: &Report<'_>) -> Option<pool::Pool> {
             Some(check) => Some(check?),
             None => None,
         },
-        all_down: AllDown::default(),
-        slow_start: Duration::ZERO,
-        load: LoadPolicy::default(),
+        all_down: pool.all_down.value,
+        slow_start: load::slow_start(pool),
+        load: policy,
+        agent: match &pool.agent {
+            Some(agent) => Some(load::agent(agent, report)?),
+            None => None,
+        },
+        registration,
         instances: instances?,
     })
 }
 
-fn instance(instance: &Instance, check: Option<&CheckSpec>) -> Option<pool::Instance> {
+fn instance(
+    instance: &Instance,
+    check: Option<&CheckSpec>,
+    pool: &Thresholds,
+    report: &Report<'_>,
+) -> Option<pool::Instance> {
     Some(pool::Instance {
         name: instance.name.as_ref()?.value.clone(),
         address: instance.address.as_ref()?.value,
@@ -102,8 +115,8 @@ fn instance(instance: &Instance, check: Option<&CheckSpec>) -> Option<pool::Inst
         group: instance.group.as_ref().map(|group| group.value.clone()),
         max_sessions: instance.max_sessions.as_ref().map(|limit| limit.value),
         state: instance.state.value,
-        node: None,
-        thresholds: None,
+        node: instance.node.as_ref().map(|node| node.value.clone()),
+        thresholds: instance.thresholds.as_ref().map(|own| Box::new(load::thresholds(pool, own, report))),
         status: InstanceStatus::new(instance.state.value, check),
     })
 }

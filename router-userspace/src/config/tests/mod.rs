@@ -5,6 +5,7 @@ use super::parse;
 mod accepted;
 mod arbitrary;
 mod files;
+mod load;
 mod reference;
 mod reports;
 mod rules;

@@ -62,7 +62,8 @@ fn the_reference_has_exactly_the_keys_that_the_parser_reads() {
 #[test]
 fn the_reference_gives_the_defaults_that_are_used() {
     // Empty tables lack exactly what is required.
-    let empty = "[[listener]]\n[[pool]]\ncheck = {}\n[[pool.instance]]\n[[rule]]\n[default_rule]\n";
+    let empty = "[[listener]]\n[[pool]]\ncheck = {}\nagent = {}\nreports = {}\nthresholds = {}\n\
+                 [[pool.instance]]\nthresholds = {}\n[[rule]]\n[default_rule]\n[reports]\n";
     let lacking = parse("r.toml", empty).expect_err("names are missing").to_string();
     let documented = documented();
     for section in SECTIONS.iter().skip(1) {
@@ -83,7 +84,13 @@ fn the_reference_gives_the_defaults_that_are_used() {
 fn refusal(section: &schema::Section, key: &str, value: &str) -> String {
     let line = format!("{key} = {value}\n");
     let text = match section.title {
-        "`check` of a [[pool]]" => format!("[[pool]]\n[pool.check]\n{line}"),
+        "`thresholds` of a [[pool.instance]]" => {
+            format!("[[pool]]\n[[pool.instance]]\n[pool.instance.thresholds]\n{line}")
+        }
+        title if title.ends_with("of a [[pool]]") => {
+            let name = title.split('`').nth(1).unwrap();
+            format!("[[pool]]\n[pool.{name}]\n{line}")
+        }
         "[[pool.instance]]" => format!("[[pool]]\n[[pool.instance]]\n{line}"),
         title => format!("{title}\n{line}"),
     };
