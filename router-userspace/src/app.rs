@@ -4,13 +4,13 @@
 //! known to be valid, and nobody is served before everything is open.
 
 mod arguments;
+mod configuration;
 mod control;
 mod datapath;
 mod heads;
 mod listeners;
 mod log;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub use arguments::{Arguments, LogFormat};
 
-use crate::config::{self, Plan};
+use configuration::{Configuration, Parts};
+use heads::Heads;
+
+use crate::config::{self, ConfigErrors, Plan, Problems, Running, running::Started};
 use crate::core::counters::Counters;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::{KernelReservation, PortAllocator, reserve_in_kernel};
@@ -47,12 +50,13 @@ pub fn main() -> ExitCode {
         eprintln!("routerd: --log {:?} is not understood: {error}", arguments.log);
         return ExitCode::from(2);
     }
-    let Some(plan) = load(&arguments.config) else { return ExitCode::FAILURE };
     if arguments.check {
+        let Some(_) = shown(config::load(&arguments.config)) else { return ExitCode::FAILURE };
         println!("{} is valid", arguments.config.display());
         return ExitCode::SUCCESS;
     }
-    match run(&arguments, plan) {
+    let Some(started) = shown(config::Running::start(&arguments.config)) else { return ExitCode::FAILURE };
+    match run(&arguments, started) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -62,27 +66,25 @@ pub fn main() -> ExitCode {
 }
 
 /// The configuration, if it is valid as a whole. Shows every problem.
-fn load(path: &Path) -> Option<Plan> {
+fn shown<T>(configuration: Result<T, ConfigErrors>) -> Option<T> {
+    configuration.map_err(|errors| show(&errors)).ok()
+}
+
+fn show(problems: &Problems) {
     let color = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    match config::load(path) {
-        Ok(plan) => {
-            if !plan.warnings.is_empty() {
-                eprint!("{}", plan.warnings.graphical(color));
-            }
-            Some(plan)
-        }
-        Err(errors) => {
-            eprint!("{}", errors.graphical(color));
-            None
-        }
-    }
+    eprint!("{}", problems.graphical(color));
 }
 
 /// Runs the daemon until it is told to end.
-fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
+fn run(arguments: &Arguments, started: Started) -> Result<()> {
     allow_many_files();
 
-    let Plan { daemon, datapath, listeners, table, .. } = plan;
+    let Started { running, plan, damage } = started;
+    tell_of_changes(&running, damage);
+    let Plan { daemon, datapath, listeners, table, warnings, .. } = plan;
+    if !warnings.is_empty() {
+        show(&warnings);
+    }
     // First of all: two daemons would share the listeners' ports without noticing.
     let control = control::open(&daemon)?;
     let workers = usize::from(daemon.workers);
@@ -109,7 +111,7 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
         addresses: datapath.source_addresses.clone(),
         flow_ports: Some(datapath.source_ports.clone()),
     };
-    let prober = Prober::new(runtime.handle().clone(), origin);
+    let prober = Arc::new(Prober::new(runtime.handle().clone(), origin));
     prober.install(&table.load());
     runtime.spawn(watch(Arc::clone(&table)));
     runtime.block_on(first_checks(&table.load()));
@@ -129,14 +131,35 @@ fn run(arguments: &Arguments, plan: Plan) -> Result<()> {
             (Arc::new(Listener { context: Arc::clone(&context), settings }), sockets)
         })
         .collect();
-    let workers = Workers::start(workers, serving).context("cannot start the workers")?;
-    let live = control::Live { table, counters, flows: flows.clone(), ports, datapath: datapath_state };
-    let control = control::serve(control, &listeners, &arguments.config, live)?;
+    let workers = Arc::new(Workers::start(workers, serving).context("cannot start the workers")?);
+    let heads = Arc::new(Heads::of(&listeners));
+    let shown_listeners = Arc::new(ArcSwap::from_pointee(listeners.iter().map(Into::into).collect()));
+    let parts = Parts {
+        table: Arc::clone(&table),
+        prober,
+        workers: Arc::clone(&workers),
+        context,
+        heads: Arc::clone(&heads),
+        listeners: Arc::clone(&shown_listeners),
+        datapath: datapath.clone(),
+    };
+    let configuration = Arc::new(Configuration::new(parts, running, listeners));
+    let live = control::Live {
+        table,
+        counters,
+        flows: flows.clone(),
+        ports,
+        datapath: datapath_state,
+        heads,
+        listeners: shown_listeners,
+        configuration: Arc::clone(&configuration),
+    };
+    let control = control::serve(control, &arguments.config, live)?;
     notify(&[NotifyState::Ready]);
 
-    runtime.block_on(wait_for_the_end())?;
+    runtime.block_on(wait_for_the_end(&configuration))?;
     notify(&[NotifyState::Stopping]);
-    drop(prober);
+    configuration.close();
     end(&runtime, workers, arguments.stop_timeout)?;
     datapath::end(&datapath, flows.as_deref());
     // Does not wait for workers that a second signal has given up on.
@@ -176,6 +199,22 @@ fn reserve_ports(ports: &PortAllocator) {
     }
 }
 
+/// What an operator may have forgotten: changes that are in no file.
+fn tell_of_changes(running: &Running, damage: Option<String>) {
+    if let Some(damage) = damage {
+        tracing::error!("{damage}");
+    }
+    let changes = running.changes();
+    if !changes.is_empty() {
+        tracing::info!(changes = changes.len(), "with run-time changes; `routerctl changes` lists them");
+    }
+    for entry in changes {
+        if let Some(obstacle) = &entry.obstacle {
+            tracing::warn!("run-time change {} is not in force ({}): {obstacle}", entry.id, entry.change);
+        }
+    }
+}
+
 /// Waits until every instance that has a check has been checked once, for a bounded time.
 async fn first_checks(table: &RoutingTable) {
     let all_checked = async {
@@ -191,8 +230,8 @@ async fn first_checks(table: &RoutingTable) {
     }
 }
 
-/// Returns when the daemon is told to end.
-async fn wait_for_the_end() -> Result<()> {
+/// Reloads when told to (SIGHUP), and returns when told to end.
+async fn wait_for_the_end(configuration: &Arc<Configuration>) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
@@ -200,16 +239,18 @@ async fn wait_for_the_end() -> Result<()> {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            _ = hangup.recv() => tracing::warn!(
-                "SIGHUP: this version cannot reload; restart the daemon to apply a changed configuration (handed-off connections go on)"
-            ),
+            _ = hangup.recv() => {
+                let configuration = Arc::clone(configuration);
+                // Checks go on meanwhile, and a signal to end is still heard.
+                drop(tokio::task::spawn_blocking(move || configuration.reload_and_log()));
+            }
         }
     }
     Ok(())
 }
 
 /// Ends the workers. A second signal ends them at once.
-fn end(runtime: &Runtime, workers: Workers, grace: Duration) -> Result<()> {
+fn end(runtime: &Runtime, workers: Arc<Workers>, grace: Duration) -> Result<()> {
     tracing::info!("ending: no new connections; relayed ones get {grace:?}, handed-off ones go on");
     runtime.block_on(async {
         let stopped = tokio::task::spawn_blocking(move || workers.stop(grace));

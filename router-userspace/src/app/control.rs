@@ -6,8 +6,10 @@ use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 
+use super::configuration::Configuration;
 use super::heads::Heads;
-use crate::config::{DaemonPlan, ListenerPlan};
+use crate::config::DaemonPlan;
+use crate::control::protocol::Listener;
 use crate::control::{Opened, Server, Settings, StartError, State, Timeouts};
 use crate::core::counters::Counters;
 use crate::core::table::RoutingTable;
@@ -23,6 +25,9 @@ pub struct Live {
     pub ports: Arc<PortAllocator>,
     /// One line: where the data path is attached, or why it is not loaded.
     pub datapath: String,
+    pub heads: Arc<Heads>,
+    pub listeners: Arc<ArcSwap<Vec<Listener>>>,
+    pub configuration: Arc<Configuration>,
 }
 
 impl std::fmt::Debug for Live {
@@ -42,20 +47,16 @@ pub fn open(daemon: &DaemonPlan) -> Result<Opened, StartError> {
 }
 
 /// Answers on the opened sockets. Whoever gets an answer takes the daemon to be ready, so this comes after the listeners.
-pub fn serve(
-    opened: Opened,
-    listeners: &[ListenerPlan],
-    config_file: &Path,
-    live: Live,
-) -> Result<Server, StartError> {
+pub fn serve(opened: Opened, config_file: &Path, live: Live) -> Result<Server, StartError> {
     opened.serve(Arc::new(State {
         table: live.table,
         counters: live.counters,
         flows: live.flows,
         ports: live.ports,
         datapath: live.datapath,
-        heads: Box::new(Heads::of(listeners)),
-        listeners: ArcSwap::from_pointee(listeners.iter().map(Into::into).collect()),
+        heads: Box::new(live.heads),
+        listeners: live.listeners,
+        configurator: live.configuration,
         config_file: Some(config_file.to_owned()),
         started: Instant::now(),
         started_at: SystemTime::now(),

@@ -78,7 +78,7 @@ pub fn end(plan: &DatapathPlan, flows: Option<&dyn FlowTable>) {
 }
 
 /// Without it the daemon works all the same, but entries pile up in the host's connection tracking.
-fn exempt_from_tracking(plan: &DatapathPlan, listeners: &[ListenerPlan], table: &RoutingTable) {
+pub fn exempt_from_tracking(plan: &DatapathPlan, listeners: &[ListenerPlan], table: &RoutingTable) {
     if !notrack::is_needed() {
         return;
     }

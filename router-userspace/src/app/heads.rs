@@ -1,7 +1,9 @@
 //! Reading a head for `explain` with the parser that the listeners use.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use router_common::abi::reason::RefuseReason;
 
 use super::listeners::head_limits;
@@ -13,11 +15,19 @@ use crate::proxy::http::scan::HeadLimits;
 
 /// The listeners' limits by name; a listener that is not among them has the default ones.
 #[derive(Debug, Default)]
-pub struct Heads(HashMap<String, HeadLimits>);
+pub struct Heads(ArcSwap<HashMap<String, HeadLimits>>);
 
 impl Heads {
     pub fn of(listeners: &[ListenerPlan]) -> Self {
-        Self(listeners.iter().map(|listener| (listener.name.clone(), head_limits(listener))).collect())
+        let heads = Self::default();
+        heads.replace(listeners);
+        heads
+    }
+
+    /// The listeners' limits from now on.
+    pub fn replace(&self, listeners: &[ListenerPlan]) {
+        let limits = listeners.iter().map(|listener| (listener.name.clone(), head_limits(listener)));
+        self.0.store(Arc::new(limits.collect()));
     }
 }
 
@@ -29,7 +39,8 @@ impl HeadReader for Heads {
         then: &mut dyn FnMut(HttpRequest<'_>),
     ) -> Result<(), RefuseReason> {
         let default = HeadLimits::default();
-        let limits = self.0.get(listener).unwrap_or(&default);
+        let limits = self.0.load();
+        let limits = limits.get(listener).unwrap_or(&default);
         let (head, _) = http::read(head, limits)?.ok_or(RefuseReason::BadRequest)?;
         let path = head.path()?;
         then(head.request(&path));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::change::{ChangesCommand, InstanceCommand, Manner, PoolCommand, RuleCommand};
 use crate::control::protocol::{DEFAULT_SOCKET, Header};
 
 const EXIT_CODES: &str = "\
@@ -42,6 +43,29 @@ pub(super) enum Command {
     Flows(FlowFilter),
     /// The decision that the daemon would take for a request now, and why; changes nothing
     Explain(Question),
+    /// Read the configuration file anew: all of it comes into force, or nothing if it is not valid
+    Reload(Manner),
+    /// Changes that were made at run time and are not in the file
+    #[command(args_conflicts_with_subcommands = true)]
+    Changes {
+        #[command(subcommand)]
+        command: Option<ChangesCommand>,
+    },
+    /// Enable, disable, move, map, add or remove a rule; survives a restart
+    Rule {
+        #[command(subcommand)]
+        command: RuleCommand,
+    },
+    /// Set, add or remove an instance; survives a restart
+    Instance {
+        #[command(subcommand)]
+        command: InstanceCommand,
+    },
+    /// Set keys of a pool; survives a restart
+    Pool {
+        #[command(subcommand)]
+        command: PoolCommand,
+    },
     /// Validate a configuration file on this host, without a daemon
     Check {
         /// The configuration file

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::Exit;
 use super::table::{BAD, GOOD};
-use crate::config::{self, Located, Problems};
-use crate::control::protocol::{Check, Problem};
+use crate::config::{self, Problems};
+use crate::control::protocol::{Check, Problem, located};
 
 pub(super) fn run(file: &Path, json: bool, out: &mut dyn Write) -> io::Result<Exit> {
     let (errors, warnings) = match config::load(file) {
@@ -43,10 +43,5 @@ fn counted(count: usize, what: &str) -> String {
 }
 
 fn listed(problems: Option<Problems>) -> Vec<Problem> {
-    let located = problems.map(|problems| problems.located()).unwrap_or_default();
-    let problem = |Located { message, help, line, column, .. }| {
-        let help = Some(help).filter(|help| !help.is_empty());
-        Problem { message, help, line, column }
-    };
-    located.into_iter().map(problem).collect()
+    problems.map(|problems| located(&problems)).unwrap_or_default()
 }

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::Exit;
-use crate::control::protocol::{ErrorBody, VERSION, VERSION_HEADER};
+use crate::control::protocol::{ErrorBody, Problem, VERSION, VERSION_HEADER};
 
 /// From connecting to the last byte of the answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -41,8 +41,8 @@ pub(super) enum ClientError {
          use the routerctl that was installed with it"
     )]
     Version { path: PathBuf, theirs: String },
-    #[error("{error}; {help}")]
-    Refused { status: StatusCode, error: String, help: String },
+    #[error("{error}; {help}{}", listed(problems))]
+    Refused { status: StatusCode, error: String, help: String, problems: Vec<Problem> },
     #[error("the connection to {path} failed: {source}; try again, and see the daemon's log")]
     Broken { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
 }
@@ -50,10 +50,27 @@ pub(super) enum ClientError {
 impl ClientError {
     pub(super) fn exit(&self) -> Exit {
         match self {
+            Self::Refused { status: StatusCode::UNPROCESSABLE_ENTITY | StatusCode::CONFLICT, .. } => {
+                Exit::Negative
+            }
             Self::Refused { status, .. } if status.is_client_error() => Exit::Usage,
             _ => Exit::NoAnswer,
         }
     }
+}
+
+/// Each problem on a line of its own, as compilers write them.
+fn listed(problems: &[Problem]) -> String {
+    let line = |problem: &Problem| {
+        let Problem { file, message, help, line, column } = problem;
+        let place = match (line, column) {
+            (Some(line), Some(column)) => format!("{file}:{line}:{column}"),
+            _ => file.clone(),
+        };
+        let help = help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
+        format!("\n{place}: {message}{help}")
+    };
+    problems.iter().map(line).collect()
 }
 
 /// The daemon's words, and what they mean.
@@ -117,11 +134,13 @@ impl Client {
             Some(_) => {}
         }
         if !status.is_success() {
-            let ErrorBody { error, help } = serde_json::from_slice(&body).unwrap_or_else(|_| ErrorBody {
-                error: format!("the daemon answered {status}"),
-                help: "see its log".to_owned(),
-            });
-            return Err(ClientError::Refused { status, error, help });
+            let ErrorBody { error, help, problems } =
+                serde_json::from_slice(&body).unwrap_or_else(|_| ErrorBody {
+                    error: format!("the daemon answered {status}"),
+                    help: "see its log".to_owned(),
+                    problems: Vec::new(),
+                });
+            return Err(ClientError::Refused { status, error, help, problems });
         }
         let value = serde_json::from_slice(&body).map_err(|error| self.broken(error))?;
         Ok(Answer { value, body })

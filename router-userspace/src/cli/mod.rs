@@ -1,6 +1,7 @@
 //! `routerctl`: asks a running daemon over its control socket, and prints tables for people or JSON for programs.
 
 mod arguments;
+mod change;
 mod check;
 mod client;
 mod explain;
@@ -124,6 +125,11 @@ fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<Exit, Failure> 
             clap_complete::generate(*shell, &mut Arguments::command(), "routerctl", &mut script);
             out.write_all(&script)?;
         }
+        Command::Reload(manner) => return change::reload(&client, manner, json, out),
+        Command::Changes { command } => return change::changes(&client, command.as_ref(), json, out),
+        Command::Rule { command } => return change::rule(&client, command, json, out),
+        Command::Instance { command } => return change::instance(&client, command, json, out),
+        Command::Pool { command } => return change::pool(&client, command, json, out),
         Command::Explain(question) => return explain::run(&client, question, json, out),
     }
     Ok(Exit::Ok)

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::table::{BAD, BOLD, Cell, DIM, GOOD, Table, duration};
-use crate::control::protocol::{Instance, Pool, Status};
+use crate::control::protocol::{Configuration, Instance, LastReload, Pool, Status};
 
 pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let Status { version, pid, .. } = status;
@@ -15,9 +15,11 @@ pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     if let Some(group) = &status.group {
         write!(out, ", group {group}")?;
     }
+    writeln!(out)?;
+    configuration(&status.configuration, out)?;
     let datapath = &status.datapath;
     let style = if datapath.loaded { GOOD } else { BAD };
-    writeln!(out, "\ndata path    {style}{}{style:#}", datapath.detail)?;
+    writeln!(out, "data path    {style}{}{style:#}", datapath.detail)?;
     if datapath.loaded {
         writeln!(out, "flows        {} of {}", datapath.flows, datapath.max_flows)?;
     }
@@ -116,6 +118,26 @@ pub(super) fn instances(instances: &[Instance], out: &mut dyn Write) -> io::Resu
         ]);
     }
     table.print(out)
+}
+
+/// Only what an operator may have to do something about.
+fn configuration(status: &Configuration, out: &mut dyn Write) -> io::Result<()> {
+    let not_applied = status.changes_not_applied;
+    if status.changes > 0 {
+        write!(out, "changes      {} made at run time", status.changes)?;
+        if not_applied > 0 {
+            write!(out, ", {BAD}{not_applied} of them not in force{BAD:#}")?;
+        }
+        writeln!(out, "; see `routerctl changes`")?;
+    }
+    if let Some(LastReload { error: Some(error), .. }) = &status.last_reload {
+        let first = error.lines().next().unwrap_or_default();
+        writeln!(out, "reload       {BAD}the last one was refused{BAD:#}: {first}")?;
+    }
+    for setting in &status.needs_restart {
+        writeln!(out, "restart      {BAD}needed{BAD:#} for {setting}")?;
+    }
+    Ok(())
 }
 
 fn serving(serving: usize, all: usize) -> Cell {

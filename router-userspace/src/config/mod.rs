@@ -1,13 +1,18 @@
 //! The configuration: from a TOML file to a [`Plan`] that is valid as a whole, or to every reason why it is not.
 //!
+//! A file alone: [`load`]. A file with what operators change at run time: [`Running`].
+//!
 //! The route: [`load`] → TOML syntax → `file` (each value alone) → `plan` (what values mean to each other). Nothing
 //! here touches the system beyond reading the one file.
 
+pub mod changes;
+mod diff;
 mod file;
 mod load;
 pub mod plan;
 mod reader;
 mod report;
+pub mod running;
 pub mod schema;
 mod settings;
 mod source;
@@ -23,8 +28,11 @@ use std::sync::Arc;
 
 use toml::de::DeTable;
 
+pub use changes::Change;
+pub use diff::{Difference, How};
 pub use plan::{DaemonPlan, DatapathPlan, ListenerPlan, Plan};
 pub use report::{ConfigErrors, Located, Problem, Problems};
+pub use running::{Next, Refused, Running};
 pub use settings::{Attach, Interfaces, Offload, Protocol, Source};
 pub use values::{format_duration, parse_duration};
 

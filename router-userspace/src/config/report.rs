@@ -97,6 +97,11 @@ impl Problems {
         Problems::errors(name, Arc::from(""), vec![problem])
     }
 
+    /// The file, as it was named when it was read.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

@@ -42,6 +42,7 @@ struct Scrape(Arc<State>);
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         daemon(&mut encoder, &self.0)?;
+        configuration(&mut encoder, &self.0)?;
         reasons(&mut encoder, &self.0)?;
         flows(&mut encoder, &self.0)?;
         rules(&mut encoder, &self.0)?;
@@ -65,6 +66,23 @@ fn daemon(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     count(encoder, "retries", help, counters.retries.get())?;
     let help = "First requests behind which others had come already, which go on to the same instance unread";
     count(encoder, "pipelined", help, counters.pipelined.get())
+}
+
+fn configuration(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
+    let status = state.configurator.status();
+    let reloads =
+        [([("result", "applied")], status.reloads), ([("result", "refused")], status.reloads_refused)];
+    counts(encoder, "reloads", "Reloads of the configuration file", reloads.into_iter())?;
+    if let Some(last) = &status.last_reload {
+        let help = "When the configuration file was last reloaded or refused, in seconds since the epoch";
+        one(encoder, "last_reload_time_seconds", help, &ConstGauge::new(signed(last.at)))?;
+        let help = "1 if the last reload came into force, 0 if it was refused";
+        one(encoder, "last_reload_successful", help, &ConstGauge::new(i64::from(last.error.is_none())))?;
+    }
+    let applied = status.changes.saturating_sub(status.changes_not_applied) as i64;
+    let changes =
+        [([("in_force", "yes")], applied), ([("in_force", "no")], status.changes_not_applied as i64)];
+    gauges(encoder, "runtime_changes", "Run-time changes of the configuration", changes)
 }
 
 fn reasons(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {

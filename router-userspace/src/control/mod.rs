@@ -1,8 +1,10 @@
 //! What operators see of a running daemon: the control socket and its protocol, and the metrics.
 //!
 //! `protocol` is shared with `routerctl`. The route of a question: `server` accepts, `routes` finds the answer's function,
-//! and that reads the live snapshot, counters and flows from `state`. Nothing here changes what it looks at.
+//! and that reads the live snapshot, counters and flows from `state`. Only `configuration` changes anything, and only by asking the
+//! daemon's composition root.
 
+pub mod configuration;
 mod connections;
 mod explain;
 mod flows;

@@ -4,10 +4,14 @@
 //! other way round: a field that the daemon does not know is an error, since ignoring it would give an answer to
 //! a question that nobody asked.
 
+mod configuration;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
+
+pub use configuration::*;
 
 /// The version of this protocol; the first segment of every path but `/metrics` and `/healthz` is `/v` and this.
 pub const VERSION: u32 = 1;
@@ -29,6 +33,9 @@ pub struct ErrorBody {
     pub error: String,
     /// What to do about it.
     pub help: String,
+    /// What is wrong with the configuration, if that is why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<Problem>,
 }
 
 /// `GET /v1/status`
@@ -42,6 +49,8 @@ pub struct Status {
     pub config_file: Option<String>,
     /// Load balancing group of this router.
     pub group: Option<String>,
+    #[serde(default)]
+    pub configuration: Configuration,
     pub datapath: Datapath,
     pub connections: Connections,
     pub listeners: Vec<Listener>,
@@ -361,6 +370,8 @@ pub struct Check {
 /// One mistake in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
+    #[serde(default)]
+    pub file: String,
     pub message: String,
     pub help: Option<String>,
     /// 1-based; `None` if the error has no one place.

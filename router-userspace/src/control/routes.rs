@@ -14,11 +14,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use super::protocol::{
-    ErrorBody, ExplainRequest, Explanation, FlowQuery, Flows, Instance, MAX_BODY_BYTES, Pool, Reasons, Rule,
-    Status, VERSION, VERSION_HEADER,
+    Applied, ChangeRequest, Changes, DropRequest, ErrorBody, ExplainRequest, Explanation, FlowQuery, Flows,
+    Instance, MAX_BODY_BYTES, Pool, Reasons, ReloadRequest, Rule, Status, VERSION, VERSION_HEADER,
+    WriteRequest,
 };
 use super::state::State;
-use super::{explain, flows, metrics, view};
+use super::{configuration, explain, flows, metrics, view};
 
 /// From the end of the head until the answer is ready; a body that trickles in longer is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,6 +34,10 @@ pub fn control(state: Arc<State>) -> Router {
         .route("/v1/flows", get(list_flows))
         .route("/v1/explain", post(explain_request))
         .route("/v1/reasons", get(reasons))
+        .route("/v1/reload", post(reload))
+        .route("/v1/changes", get(changes).post(change))
+        .route("/v1/changes/drop", post(drop_changes))
+        .route("/v1/changes/write", post(write_changes))
         .route("/metrics", get(metrics_text))
         .route("/healthz", get(healthz));
     finish(routes, state)
@@ -61,7 +66,7 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn new(status: StatusCode, error: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { status, body: ErrorBody { error: error.into(), help: help.into() } }
+        Self { status, body: ErrorBody { error: error.into(), help: help.into(), problems: Vec::new() } }
     }
 
     /// The request was understood and cannot be answered as it stands.
@@ -115,6 +120,36 @@ async fn explain_request(
     explain::explain(&state, &request).map(Json)
 }
 
+async fn reload(Shared(state): Shared<Arc<State>>, body: Result<Bytes, BytesRejection>) -> Answer<Applied> {
+    let request: ReloadRequest = parse_or_default(body)?;
+    configuration::ask(state, move |configurator| configurator.reload(&request)).await.map(Json)
+}
+
+async fn changes(Shared(state): Shared<Arc<State>>) -> Answer<Changes> {
+    configuration::ask(state, |configurator| Ok(configurator.changes())).await.map(Json)
+}
+
+async fn change(Shared(state): Shared<Arc<State>>, body: Result<Bytes, BytesRejection>) -> Answer<Applied> {
+    let request: ChangeRequest = parse(body)?;
+    configuration::ask(state, move |configurator| configurator.change(&request)).await.map(Json)
+}
+
+async fn drop_changes(
+    Shared(state): Shared<Arc<State>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<Applied> {
+    let request: DropRequest = parse(body)?;
+    configuration::ask(state, move |configurator| configurator.drop_changes(&request)).await.map(Json)
+}
+
+async fn write_changes(
+    Shared(state): Shared<Arc<State>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<Changes> {
+    let request: WriteRequest = parse_or_default(body)?;
+    configuration::ask(state, move |configurator| configurator.write_changes(&request)).await.map(Json)
+}
+
 async fn reasons(Shared(state): Shared<Arc<State>>) -> Json<Reasons> {
     Json(view::reasons(&state))
 }
@@ -165,6 +200,13 @@ fn parse<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) ->
         };
         Refusal::bad_request(format!("the body is not a valid request: {error}"), help)
     })
+}
+
+/// The same, where no body asks for nothing special.
+fn parse_or_default<T: serde::de::DeserializeOwned + Default>(
+    body: Result<Bytes, BytesRejection>,
+) -> Result<T, Refusal> {
+    if body.as_ref().is_ok_and(Bytes::is_empty) { Ok(T::default()) } else { parse(body) }
 }
 
 fn too_large() -> Refusal {

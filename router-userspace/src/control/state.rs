@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 use arc_swap::ArcSwap;
 use router_common::abi::reason::RefuseReason;
 
+use super::configuration::Configurator;
 use super::protocol::Listener;
 use crate::config::{ListenerPlan, Offload, Protocol};
 use crate::core::counters::Counters;
@@ -27,6 +28,17 @@ pub trait HeadReader: Send + Sync {
     ) -> Result<(), RefuseReason>;
 }
 
+impl<R: HeadReader + ?Sized> HeadReader for Arc<R> {
+    fn read(
+        &self,
+        listener: &str,
+        head: &[u8],
+        then: &mut dyn FnMut(HttpRequest<'_>),
+    ) -> Result<(), RefuseReason> {
+        (**self).read(listener, head, then)
+    }
+}
+
 /// The live parts of the daemon that questions are answered from. The daemon's composition root builds it.
 pub struct State {
     /// The snapshot that decisions are made with at the moment.
@@ -39,7 +51,8 @@ pub struct State {
     /// One line: where the data path is attached, or why it is not loaded.
     pub datapath: String,
     pub heads: Box<dyn HeadReader>,
-    pub listeners: ArcSwap<Vec<Listener>>,
+    pub listeners: Arc<ArcSwap<Vec<Listener>>>,
+    pub configurator: Arc<dyn Configurator>,
     pub config_file: Option<PathBuf>,
     /// When the daemon started.
     pub started: Instant,

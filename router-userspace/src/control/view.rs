@@ -23,6 +23,7 @@ pub fn status(state: &State) -> Status {
         uptime_seconds: state.started.elapsed().as_secs(),
         config_file: state.config_file.as_ref().map(|file| file.display().to_string()),
         group: table.group().map(str::to_owned),
+        configuration: state.configurator.status(),
         datapath: Datapath {
             loaded: flows.is_some(),
             detail: state.datapath.clone(),

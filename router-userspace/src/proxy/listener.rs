@@ -3,9 +3,10 @@
 //! The kernel spreads new connections over the sockets of a listener (`SO_REUSEPORT`), so workers share nothing
 //! on the way from the packet to the decision.
 
+use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ use super::settings::{Listener, ListenerSettings};
 const BATCH: usize = 64;
 /// How long nothing is accepted after the host ran out of descriptors or memory. Clients wait in the backlog.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// The `TCP_MAXSEG` that sets no limit.
+const BY_THE_ROUTE: u32 = 0;
 
 /// Why a listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -105,37 +109,84 @@ fn allow_absent(socket: &Socket, address: SocketAddr) -> io::Result<()> {
 /// The threads that serve all listeners.
 #[derive(Debug)]
 pub struct Workers {
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     stop: watch::Sender<Option<Instant>>,
+    shares: Vec<mpsc::UnboundedSender<(Current, Socket)>>,
+    /// What the sockets of each address are told.
+    listening: Mutex<HashMap<SocketAddr, watch::Sender<Option<Arc<Listener>>>>>,
 }
+
+/// The listener that a socket serves now; `None` once it is removed.
+type Current = watch::Receiver<Option<Arc<Listener>>>;
 
 impl Workers {
     /// Starts `count` workers. Each listener brings one socket for each of them, from [`open`].
     pub fn start(count: usize, listeners: Vec<(Arc<Listener>, Vec<Socket>)>) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(None);
-        let mut shares: Vec<Vec<(Arc<Listener>, Socket)>> = (0..count.max(1)).map(|_| Vec::new()).collect();
-        for (listener, sockets) in listeners {
-            for (share, socket) in shares.iter_mut().zip(sockets) {
-                share.push((Arc::clone(&listener), socket));
-            }
+        let mut threads = Vec::new();
+        let mut workers =
+            Self { threads: Mutex::default(), stop, shares: Vec::new(), listening: Mutex::default() };
+        let mut receivers = Vec::new();
+        for _ in 0..count.max(1) {
+            let (share, sockets) = mpsc::unbounded_channel();
+            workers.shares.push(share);
+            receivers.push(sockets);
         }
-        let mut workers = Self { threads: Vec::new(), stop };
-        for (number, share) in shares.into_iter().enumerate() {
+        for (listener, sockets) in listeners {
+            workers.add(listener, sockets);
+        }
+        for (number, sockets) in receivers.into_iter().enumerate() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let stopping = stopping.clone();
             let thread = thread::Builder::new()
                 .name(format!("worker-{number}"))
-                .spawn(move || runtime.block_on(work(share, stopping)))?;
-            workers.threads.push(thread);
+                .spawn(move || runtime.block_on(work(sockets, stopping)))?;
+            threads.push(thread);
         }
+        workers.threads = Mutex::new(threads);
         Ok(workers)
+    }
+
+    /// How many sockets a listener needs.
+    pub fn count(&self) -> usize {
+        self.shares.len()
+    }
+
+    /// Serves one more listener, on sockets from [`open`].
+    pub fn add(&self, listener: Arc<Listener>, sockets: Vec<Socket>) {
+        let address = listener.settings.address;
+        let (tell, current) = watch::channel(Some(listener));
+        for (share, socket) in self.shares.iter().zip(sockets) {
+            // A worker that has ended accepts nothing any more.
+            let _ = share.send((current.clone(), socket));
+        }
+        self.listening().insert(address, tell);
+    }
+
+    /// Serves the listener's address with these settings from now on; connections that are there keep theirs.
+    pub fn update(&self, listener: Arc<Listener>) {
+        if let Some(tell) = self.listening().get(&listener.settings.address) {
+            tell.send_replace(Some(listener));
+        }
+    }
+
+    /// Stops accepting on this address. Connections that are there go on.
+    pub fn remove(&self, address: SocketAddr) {
+        if let Some(tell) = self.listening().remove(&address) {
+            tell.send_replace(None);
+        }
+    }
+
+    fn listening(&self) -> MutexGuard<'_, HashMap<SocketAddr, watch::Sender<Option<Arc<Listener>>>>> {
+        self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Accepts no more, and waits until every relayed connection has ended, for at most `grace`. Handed-off
     /// connections are not the workers' any more and go on. Blocks.
-    pub fn stop(self, grace: Duration) {
+    pub fn stop(&self, grace: Duration) {
         self.stop.send_replace(Some(Instant::now() + grace));
-        for thread in self.threads {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a worker has panicked");
             }
@@ -143,42 +194,62 @@ impl Workers {
     }
 }
 
-async fn work(share: Vec<(Arc<Listener>, Socket)>, mut stopping: watch::Receiver<Option<Instant>>) {
+async fn work(
+    mut sockets: mpsc::UnboundedReceiver<(Current, Socket)>,
+    mut stopping: watch::Receiver<Option<Instant>>,
+) {
     // Every task holds a sender: when all are gone, `ended` says so.
     let (alive, mut ended) = mpsc::channel::<()>(1);
-    for (listener, socket) in share {
-        let (alive, stopping) = (alive.clone(), stopping.clone());
-        tokio::spawn(async move {
-            let name = listener.settings.name.clone();
-            if let Err(error) = accept(listener, socket, stopping, alive).await {
-                tracing::error!(listener = name, %error, "accepting has ended");
+    let stopped = stopping.clone();
+    let deadline = loop {
+        tokio::select! {
+            Some((current, socket)) = sockets.recv() => {
+                let (alive, stopping) = (alive.clone(), stopped.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = accept(current.clone(), socket, stopping, alive).await {
+                        let name = current.borrow().as_ref().map(|listener| listener.settings.name.clone());
+                        tracing::error!(listener = name, %error, "accepting has ended");
+                    }
+                });
             }
-        });
-    }
-    drop(alive);
-    let deadline = match stopping.wait_for(Option::is_some).await {
-        Ok(deadline) => deadline.unwrap_or_else(Instant::now),
-        Err(_) => Instant::now(),
+            deadline = stopping.wait_for(Option::is_some) => {
+                break deadline.ok().and_then(|deadline| *deadline).unwrap_or_else(Instant::now);
+            }
+        }
     };
+    drop(alive);
     tokio::select! {
         _ = ended.recv() => {}
         () = sleep_until(deadline) => {}
     }
 }
 
-/// Accepts until told to stop, and then once more what is already waiting.
+/// Accepts until told to stop, or until the listener is removed, and then once more what is already waiting.
 async fn accept(
-    listener: Arc<Listener>,
+    mut current: Current,
     socket: Socket,
     mut stopping: watch::Receiver<Option<Instant>>,
     alive: mpsc::Sender<()>,
 ) -> io::Result<()> {
     // SAFETY: a socket owns its descriptor, and keeps the same one until it is dropped.
     let socket = unsafe { AsyncFd::register(socket) }?;
+    let Some(mut listener) = current.borrow_and_update().clone() else { return Ok(()) };
     loop {
         let mut ready = tokio::select! {
-            ready = socket.readable() => ready?,
+            biased;
+            changed = current.changed() => {
+                let next = current.borrow_and_update().clone();
+                match (changed, next) {
+                    (Ok(()), Some(next)) => {
+                        adapt(socket.get_ref(), &listener.settings, &next.settings)?;
+                        listener = next;
+                        continue;
+                    }
+                    _ => break,
+                }
+            }
             _ = stopping.wait_for(Option::is_some) => break,
+            ready = socket.readable() => ready?,
         };
         match ready.try_io(|socket| accept_batch(&listener, socket.get_ref(), &alive)) {
             Ok(Ok(())) => tokio::task::yield_now().await,
@@ -195,6 +266,18 @@ async fn accept(
     }
     let batches = 1 + listener.settings.backlog as usize / BATCH;
     let _none_left = (0..batches).try_for_each(|_| accept_batch(&listener, socket.get_ref(), &alive));
+    Ok(())
+}
+
+/// Gives a listening socket the settings that belong to it rather than to its connections.
+fn adapt(socket: &Socket, before: &ListenerSettings, now: &ListenerSettings) -> io::Result<()> {
+    if before.backlog != now.backlog {
+        socket.listen(i32::try_from(now.backlog).unwrap_or(i32::MAX))?;
+        socket.set_tcp_quickack(false)?;
+    }
+    if before.max_segment != now.max_segment {
+        socket.set_tcp_mss(now.max_segment.map_or(BY_THE_ROUTE, u32::from))?;
+    }
     Ok(())
 }
 

@@ -11,13 +11,13 @@ use router::control::{Opened, Settings, State, Timeouts};
 
 use crate::daemon::{Daemon, Directory, Heads};
 
-struct Ran {
-    exit: Exit,
-    out: String,
-    err: String,
+pub struct Ran {
+    pub exit: Exit,
+    pub out: String,
+    pub err: String,
 }
 
-fn run(socket: &Path, arguments: &[&str]) -> Ran {
+pub fn run(socket: &Path, arguments: &[&str]) -> Ran {
     let (mut out, mut err) = (anstream::StripStream::new(Vec::new()), anstream::StripStream::new(Vec::new()));
     let line =
         ["routerctl", "--socket", socket.to_str().unwrap()].into_iter().chain(arguments.iter().copied());
@@ -368,7 +368,8 @@ fn the_quickstart_explains_its_own_requests() {
         ports: Arc::new(router::flows::ports::PortAllocator::new(20_000..=20_009)),
         datapath: "not loaded: this is a test".to_owned(),
         heads: Box::new(Heads),
-        listeners: arc_swap::ArcSwap::from_pointee(plan.listeners.iter().map(Into::into).collect()),
+        listeners: Arc::new(arc_swap::ArcSwap::from_pointee(plan.listeners.iter().map(Into::into).collect())),
+        configurator: Arc::new(crate::configurator::File::new(directory.path())),
         config_file: Some(file),
         started: std::time::Instant::now(),
         started_at: std::time::SystemTime::now(),

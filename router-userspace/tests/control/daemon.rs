@@ -33,6 +33,8 @@ use router_common::abi::reason::{PacketReason, RefuseReason, RelayReason};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixStream;
 
+use crate::configurator::File;
+
 /// Nothing in a test waits longer than this for the server.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -120,7 +122,7 @@ pub struct Daemon {
     pub server: Server,
     pub socket: PathBuf,
     _sessions: Vec<Session>,
-    _directory: Directory,
+    directory: Directory,
 }
 
 impl Daemon {
@@ -157,12 +159,13 @@ impl Daemon {
             ports: Arc::new(ports),
             datapath: "TCX ingress on eth0, eth1".to_owned(),
             heads: Box::new(Heads),
-            listeners: ArcSwap::from_pointee(vec![Listener {
+            listeners: Arc::new(ArcSwap::from_pointee(vec![Listener {
                 name: "web".to_owned(),
                 address: "10.0.1.1:80".parse().unwrap(),
                 protocol: "http".to_owned(),
                 offload: "auto".to_owned(),
-            }]),
+            }])),
+            configurator: Arc::new(File::new(directory.path())),
             config_file: Some("/etc/router/router.toml".into()),
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -171,7 +174,7 @@ impl Daemon {
         let mut settings = Settings { socket: socket.clone(), group: None, admin_listen: None, timeouts };
         change(&mut settings);
         let server = Opened::new(&settings).unwrap().serve(Arc::clone(&state)).unwrap();
-        Self { state, server, socket, _sessions: sessions, _directory: directory }
+        Self { state, server, socket, _sessions: sessions, directory: directory }
     }
 
     pub fn get(&self, path: &str) -> Answer {
@@ -188,6 +191,17 @@ impl Daemon {
             let stream = UnixStream::connect(&self.socket).await.unwrap();
             ask_over(TokioIo::new(stream), method, &path, body).await
         })
+    }
+
+    /// The configuration file.
+    pub fn file(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("router.toml")).unwrap()
+    }
+
+    /// Edits it as an operator would.
+    pub fn edit(&self, from: &str, to: &str) {
+        assert!(self.file().contains(from));
+        std::fs::write(self.directory.path().join("router.toml"), self.file().replacen(from, to, 1)).unwrap();
     }
 
     pub fn connect(&self) -> StdUnixStream {

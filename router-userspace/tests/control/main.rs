@@ -1,6 +1,8 @@
 //! The control socket and `routerctl` against a server in this process, with a routing table made by hand.
 
+mod changes;
 mod cli;
+mod configurator;
 mod daemon;
 mod endpoints;
 mod hostile;

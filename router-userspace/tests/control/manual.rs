@@ -24,10 +24,15 @@ fn every_path_in_the_manual_is_answered() {
     let daemon = Daemon::start();
     let manual = manual();
     let rows = first_cells(&manual, "| request | answer |");
-    assert_eq!(rows.len(), 9);
+    assert_eq!(rows.len(), 14);
     for row in rows {
         let (method, path) = row[0].split_once(' ').unwrap();
-        let body = if method == "POST" { r#"{"listener": "web", "client": "10.1.2.3"}"# } else { "" };
+        let body = match row[0] {
+            "POST /v1/explain" => r#"{"listener": "web", "client": "10.1.2.3"}"#,
+            "POST /v1/changes" => r#"{"changes": [{"change": "rule-move", "rule": "admin", "to": "first"}]}"#,
+            "POST /v1/changes/drop" => "{}",
+            _ => "",
+        };
         let answer = daemon.ask(Method::from_bytes(method.as_bytes()).unwrap(), path, body);
         assert_eq!(answer.status, 200, "{method} {path}: {answer:?}");
     }

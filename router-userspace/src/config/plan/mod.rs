@@ -115,10 +115,6 @@ pub struct ListenerPlan {
 
 /// Checks what values mean to each other. `None` if a part is missing; then `report` says which.
 pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
-    if file.daemon.state_dir.written {
-        let message = "`state_dir` has no effect: this version stores nothing that outlives the daemon there";
-        report.warn(Problem::at(file.daemon.state_dir.span.clone(), message));
-    }
     let daemon = daemon(&file.daemon);
     let group = file.daemon.group.clone().map(|group| group.value);
     listeners::check(&file, report);

@@ -4,6 +4,7 @@ use super::parse;
 
 mod accepted;
 mod arbitrary;
+mod changes;
 mod files;
 mod load;
 mod reference;

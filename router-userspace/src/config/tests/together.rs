@@ -144,10 +144,6 @@ fn what_works_and_is_probably_not_meant_is_a_warning() {
         warnings(&format!("{BASE}[daemon]\ngroup = \"rack-a\"\n")),
         "r.toml:13:9: warning: no instance is of this router's group `rack-a` (give instances near this router the same `group`, or remove it here)"
     );
-    assert_eq!(
-        warnings(&format!("{BASE}[daemon]\nstate_dir = \"/var/lib/router\"\n")),
-        "r.toml:13:13: warning: `state_dir` has no effect: this version stores nothing that outlives the daemon there"
-    );
     let rules = "[[rule]]\nname = \"all\"\nmatch = 'Any()'\npool = \"app\"\n[[rule]]\nname = \"late\"\nmatch = 'Host(\"a\")'\npool = \"app\"\n";
     assert_eq!(
         warnings(&format!("{BASE}{rules}")),

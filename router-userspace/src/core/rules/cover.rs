@@ -73,10 +73,10 @@ struct Weighed {
 }
 
 /// `predicates` are those of the expression's calls, in the order of the text.
-fn weigh<'p>(
+fn weigh(
     expression: &Expression,
     negated: bool,
-    predicates: &mut dyn Iterator<Item = &'p Predicate>,
+    predicates: &mut dyn Iterator<Item = &Predicate>,
     frequencies: &Frequencies,
 ) -> Option<Weighed> {
     match (expression, negated) {

@@ -23,7 +23,8 @@ fn unquoted(value: &[u8]) -> &[u8] {
 /// The decoded values of a query parameter. Parameters are separated by `&`; one without `=` has an empty value;
 /// `%XX` and `+` are decoded in names and values, and a `%` without two hex digits stands for itself.
 pub(super) fn query_values<'a>(query: &'a str, name: &'a [u8]) -> impl Iterator<Item = Cow<'a, [u8]>> {
-    pairs(query).filter_map(move |(key, value)| decode(key).eq(name.iter().copied()).then(|| decoded(value)))
+    let named = move |(key, _): &(&[u8], &[u8])| decode(key).eq(name.iter().copied());
+    pairs(query).filter(named).map(|(_, value)| decoded(value))
 }
 
 /// The decoded names and values of all query parameters.
