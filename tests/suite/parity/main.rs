@@ -6,6 +6,9 @@ mod cost;
 #[path = "../../../router-common/tests/pictures.rs"]
 mod pictures;
 mod seeded;
+#[allow(dead_code, reason = "the seeds have no body to run here")]
+#[path = "../../../fuzz/bodies/seeds.rs"]
+mod seeds;
 mod wire;
 
 use std::cell::Cell;
@@ -54,16 +57,8 @@ fn thousands_of_random_packets_valid_and_odd_leave_both_alike() {
     let mut seeded = Seeded(1);
     let mut met = [0u32; PacketReason::COUNT];
     while met.iter().sum::<u32>() < 12_000 {
-        let case = Case::draw(&seeded.bytes());
-        let table = case.flow.table();
-        for packet in &case.packets {
-            for frame in [packet.frame(&case.flow), packet.odd_frame(&case.flow)] {
-                if runs(&frame) {
-                    compare(&datapath, &table, &frame);
-                    let verdict = path::carry(&mut Frame(frame), &table, &StoppedClock(bench::NOW));
-                    met[verdict.reason().index()] += 1;
-                }
-            }
+        for reason in meet(&datapath, &Case::draw(&seeded.bytes())) {
+            met[reason.index()] += 1;
         }
     }
     for reason in PacketReason::ALL {
@@ -79,6 +74,30 @@ fn thousands_of_random_packets_valid_and_odd_leave_both_alike() {
         );
         assert!(!possible || met[reason.index()] > 0, "no packet was {}", reason.name());
     }
+}
+
+/// Shows a case's packets to both builds, one after the other. Returns what became of each.
+fn meet(datapath: &Datapath, case: &Case) -> Vec<PacketReason> {
+    let table = case.flow.table();
+    let frames =
+        case.packets.iter().flat_map(|packet| [packet.frame(&case.flow), packet.odd_frame(&case.flow)]);
+    let meet = |frame: Vec<u8>| {
+        compare(datapath, &table, &frame);
+        path::carry(&mut Frame(frame), &table, &StoppedClock(bench::NOW)).reason()
+    };
+    frames.filter(|frame| runs(frame)).map(meet).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn what_fuzzing_has_found_leaves_both_alike() {
+    let datapath = Datapath::load().unwrap();
+    let shown = seeds::of("packet_path").into_iter().map(|(name, bytes)| {
+        println!("seed {name}");
+        meet(&datapath, &Case::draw(&bytes)).len()
+    });
+    let shown: usize = shown.sum();
+    assert!(shown > 100, "only {shown} packets were shown");
 }
 
 #[test]
