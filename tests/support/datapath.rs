@@ -1,8 +1,6 @@
 //! The loaded kernel programs by themselves: tables to fill, and frames to run through (BPF_PROG_TEST_RUN). Nothing is attached unless asked for.
 
 use std::cell::RefCell;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -18,7 +16,7 @@ use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
 use router_common::path::memory::MemoryFlows;
 
-use crate::lab::BpfFileSystem;
+use crate::lab::PinDirectory;
 
 pub const TC_ACT_UNSPEC: i32 = -1;
 pub const TC_ACT_SHOT: i32 = 2;
@@ -58,7 +56,7 @@ pub struct Datapath {
     next_hops: RefCell<Array<MapData, NextHopBytes>>,
     packets: PerCpuArray<MapData, u64>,
     ebpf: Ebpf,
-    _pins: Pins,
+    _pins: PinDirectory,
 }
 
 impl std::fmt::Debug for Datapath {
@@ -69,9 +67,9 @@ impl std::fmt::Debug for Datapath {
 
 impl Datapath {
     pub fn load() -> Result<Self> {
-        let pins = Pins::new()?;
+        let pins = PinDirectory::new("test")?;
         let mut ebpf = EbpfLoader::new()
-            .default_map_pin_directory(&pins.directory)
+            .default_map_pin_directory(pins.path())
             .load(OBJECT)
             .context("cannot create the maps of the kernel programs")?;
         for name in ["router_ingress", "router_egress"] {
@@ -192,26 +190,4 @@ pub fn monotonic_now() -> (u64, u64) {
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     };
     (read(libc::CLOCK_MONOTONIC), read(libc::CLOCK_MONOTONIC_COARSE))
-}
-
-/// A place for the maps that the programs pin; a router on this host keeps its own.
-#[derive(Debug)]
-struct Pins {
-    directory: PathBuf,
-    _file_system: BpfFileSystem,
-}
-
-impl Pins {
-    fn new() -> Result<Self> {
-        let file_system = BpfFileSystem::mounted()?;
-        let directory = Path::new(BpfFileSystem::PATH).join(format!("router-test-{}", std::process::id()));
-        fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-        Ok(Self { directory, _file_system: file_system })
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
-    }
 }

@@ -1,6 +1,7 @@
 //! The file system in which BPF programs and maps are pinned. Systemd mounts it; containers and small systems do not.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -47,5 +48,32 @@ impl Drop for BpfFileSystem {
         if self.ours {
             Self::unmount();
         }
+    }
+}
+
+/// A directory for the maps that programs pin when they are loaded by themselves: a router on this host keeps its own.
+#[derive(Debug)]
+pub struct PinDirectory {
+    path: PathBuf,
+    _file_system: BpfFileSystem,
+}
+
+impl PinDirectory {
+    /// `purpose` becomes part of its name. Goes away with its pins when dropped.
+    pub fn new(purpose: &str) -> Result<Self> {
+        let file_system = BpfFileSystem::mounted()?;
+        let path = Path::new(BpfFileSystem::PATH).join(format!("router-{purpose}-{}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self { path, _file_system: file_system })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for PinDirectory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
     }
 }

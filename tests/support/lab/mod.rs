@@ -16,7 +16,7 @@ mod network;
 pub mod peers;
 mod processes;
 
-pub use bpf_file_system::BpfFileSystem;
+pub use bpf_file_system::{BpfFileSystem, PinDirectory};
 pub use host::{Host, address};
 
 use std::fs;

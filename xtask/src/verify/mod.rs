@@ -3,14 +3,14 @@
 mod baseline;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use aya::programs::{Program, ProgramInfo};
 use aya::{Ebpf, EbpfLoader};
 
-use crate::topology::BpfFileSystem;
+use crate::topology::PinDirectory;
 use crate::{build, workspace};
 use baseline::Baseline;
 
@@ -56,9 +56,9 @@ pub fn run(update: bool) -> Result<()> {
 fn measure() -> Result<Vec<Cost>> {
     let object = object()?;
     let bytes = fs::read(&object).with_context(|| format!("cannot read {}", object.display()))?;
-    let pins = Pins::new()?;
+    let pins = PinDirectory::new("verify")?;
     let mut ebpf = EbpfLoader::new()
-        .default_map_pin_directory(&pins.directory)
+        .default_map_pin_directory(pins.path())
         .load(&bytes)
         .context("cannot create the maps of the kernel programs")?;
     let mut names: Vec<String> = ebpf.programs().map(|(name, _)| name.to_owned()).collect();
@@ -86,27 +86,6 @@ fn load(ebpf: &mut Ebpf, name: String) -> Result<Cost> {
         jitted: info.size_jitted(),
         load_time,
     })
-}
-
-/// A place of our own for the maps that the programs pin: a router on this host keeps its own.
-struct Pins {
-    directory: PathBuf,
-    _file_system: BpfFileSystem,
-}
-
-impl Pins {
-    fn new() -> Result<Self> {
-        let file_system = BpfFileSystem::mounted()?;
-        let directory = Path::new(BpfFileSystem::PATH).join(format!("router-verify-{}", std::process::id()));
-        fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-        Ok(Self { directory, _file_system: file_system })
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
-    }
 }
 
 /// The object that the build script has made.
