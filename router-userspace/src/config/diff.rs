@@ -151,7 +151,15 @@ fn changed_keys_of(old: &Table, new: &Table, without: &[&str]) -> Vec<String> {
     let keys: BTreeSet<_> =
         old.keys().chain(new.keys()).filter(|key| !without.contains(&key.as_str())).collect();
     let different = keys.into_iter().filter(|key| old.get(*key) != new.get(*key));
-    different.map(|key| format!("{key} {} → {}", short(old.get(key)), short(new.get(key)))).collect()
+    different
+        .flat_map(|key| match (old.get(key), new.get(key)) {
+            (Some(Value::Table(old)), Some(Value::Table(new))) => {
+                let inner = changed_keys_of(old, new, &[]).into_iter();
+                inner.map(|change| format!("{key}.{change}")).collect()
+            }
+            (old, new) => vec![format!("{key} {} → {}", short(old), short(new))],
+        })
+        .collect()
 }
 
 /// A value in a few words.
@@ -259,7 +267,7 @@ mod tests {
             told(BEFORE, &after),
             [
                 "listener web changed address \"10.0.1.1:80\" → \"10.0.1.1:8080\"",
-                "pool p changed check { type = \"tcp\" } → { type = \"http\" }",
+                "pool p changed check.type \"tcp\" → \"http\"",
                 "instance a removed from pool p",
                 "instance b added to pool p",
                 "rule two removed",

@@ -225,18 +225,20 @@ impl Running {
     /// Fails only if the file's own text is not valid; changes that cannot be applied to it are left out, and say why.
     fn compose(&self, text: String, mut journal: Journal) -> Result<Next, ConfigErrors> {
         let name = self.file.display().to_string();
-        let alone = parse(&name, &text)?;
         let changed_name = format!("{name} with run-time changes");
         let (plan, effective) = if journal.entries.is_empty() {
-            (alone, text.clone())
+            (parse(&name, &text)?, text.clone())
         } else {
+            if text != self.text {
+                parse(&name, &text)?;
+            }
             let (effective, obstacles) = edited(&text, journal.entries.iter().map(|entry| &entry.change));
             for (entry, obstacle) in journal.entries.iter_mut().zip(obstacles) {
                 entry.obstacle = obstacle.map(|obstacle| obstacle.to_string());
             }
             match parse(&changed_name, &effective) {
                 Ok(plan) => (plan, effective),
-                Err(_) => one_by_one(&changed_name, &text, &mut journal, alone),
+                Err(_) => one_by_one(&changed_name, &text, &mut journal, parse(&name, &text)?),
             }
         };
         Ok(Next {

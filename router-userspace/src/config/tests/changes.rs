@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::changes::{Change, Place, Settings};
@@ -339,4 +341,106 @@ fn a_rule_that_denied_can_be_mapped_to_a_pool_and_back() {
     site.running.write_back().unwrap();
     let two = site.text().split("name = \"two\"").nth(1).unwrap().to_owned();
     assert!(two.contains("action = \"deny\"") && !two.contains("status"), "{two}");
+}
+
+/// What an operator does to the order of rules, by numbers that pick among those there are.
+#[derive(Clone, Debug)]
+enum Step {
+    Before(usize, usize),
+    After(usize, usize),
+    First(usize),
+    Last(usize),
+    Add(usize),
+    Remove(usize),
+    WriteBack,
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let two = || (any::<usize>(), any::<usize>());
+    prop_oneof![
+        4 => two().prop_map(|(rule, other)| Step::Before(rule, other)),
+        4 => two().prop_map(|(rule, other)| Step::After(rule, other)),
+        1 => any::<usize>().prop_map(Step::First),
+        1 => any::<usize>().prop_map(Step::Last),
+        3 => any::<usize>().prop_map(Step::Add),
+        2 => any::<usize>().prop_map(Step::Remove),
+        1 => Just(Step::WriteBack),
+        1 => Just(Step::Restart),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn rules_come_in_the_order_in_which_they_were_put(steps in proptest::collection::vec(step(), 1..24)) {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let mut site = Site::new(&format!("order-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+        let mut model = vec!["one".to_owned(), "two".to_owned()];
+        for (number, step) in steps.into_iter().enumerate() {
+            let names = model.clone();
+            let pick = |index: usize| names.get(index.checked_rem(names.len())?).cloned();
+            let mut put = |name: String, place: Place| {
+                let Some(from) = model.iter().position(|rule| *rule == name) else { return };
+                let rule = model.remove(from);
+                let at = |other: &String| model.iter().position(|rule| rule == other).unwrap();
+                let to = match &place {
+                    Place::First => 0,
+                    Place::Last => model.len(),
+                    Place::Before(other) => at(other),
+                    Place::After(other) => at(other) + 1,
+                };
+                model.insert(to, rule);
+                site.change(move_rule(&name, place));
+            };
+            match step {
+                Step::Before(rule, other) | Step::After(rule, other) => {
+                    let (Some(rule), Some(other)) = (pick(rule), pick(other)) else { continue };
+                    if rule == other {
+                        continue;
+                    }
+                    let before = matches!(step, Step::Before(..));
+                    put(rule, if before { Place::Before(other) } else { Place::After(other) });
+                }
+                Step::First(rule) => pick(rule).into_iter().for_each(|rule| put(rule, Place::First)),
+                Step::Last(rule) => pick(rule).into_iter().for_each(|rule| put(rule, Place::Last)),
+                Step::Add(other) => {
+                    let name = format!("n{number}");
+                    let place = pick(other).map(Place::Before);
+                    let at = pick(other).and_then(|other| model.iter().position(|rule| *rule == other));
+                    model.insert(at.unwrap_or(model.len()), name.clone());
+                    site.change(add_rule(&name, place));
+                }
+                Step::Remove(rule) => {
+                    let Some(rule) = pick(rule) else { continue };
+                    model.retain(|other| *other != rule);
+                    site.change(Change::RuleRemove { rule });
+                }
+                Step::WriteBack => drop(site.running.write_back().unwrap()),
+                Step::Restart => site.restart(),
+            }
+            prop_assert_eq!(site.rules(), model.clone());
+        }
+        site.running.write_back().unwrap();
+        prop_assert_eq!(site.rules(), model);
+        for kept in ["# Our gateway.", "# The application.", "# two instances", "# the new machine", "# For everybody else."] {
+            prop_assert!(site.text().contains(kept), "{}", site.text());
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_rules_can_be_changed_too() {
+    let mut site = Site::new("many");
+    let rules: String = (0..10_000)
+        .map(|number| {
+            format!("[[rule]]\nname = \"r{number}\"\nmatch = 'Host(\"h{number}\")'\npool = \"app\"\n\n")
+        })
+        .collect();
+    site.edit("# First of all.\n", &rules);
+    let next = site.running.reload().unwrap();
+    site.install(next);
+    site.change(move_rule("r9999", Place::First));
+    site.change(set_rule("r5000", json!({ "enabled": false })));
+    assert_eq!(site.rules()[..2], ["r9999", "r0"]);
 }

@@ -88,3 +88,14 @@ fn a_rule_that_names_a_listener_that_is_not_there_is_shown_at_its_name() {
         "3:19: there is no listener `api`, so this never holds (known listeners: web)"
     );
 }
+
+#[test]
+fn what_would_take_too_much_memory_or_stack_is_refused_in_its_place() {
+    let rule = |condition: &str| format!("[[rule]]\nname = \"r\"\nmatch = '{condition}'\npool = \"app\"\n");
+    let huge = problems_of(&rule(r#"Any() && PathRegexp("[a-z]{1000}{1000}")"#));
+    assert!(huge.starts_with("3:30: ") && huge.contains("bytes when compiled"), "{huge}");
+    let deep = problems_of(&rule(&format!("{}Any(){}", "(".repeat(10_000), ")".repeat(10_000))));
+    assert!(deep.starts_with("3:138: parentheses are nested more than 128 deep"), "{deep}");
+    let long = problems_of(&rule(&vec!["Tls()"; 100_000].join(" && ")));
+    assert_eq!(long, "", "long is not deep");
+}
