@@ -18,6 +18,7 @@ use super::kernel::{InsertError, Kernel, KernelError, KernelSettings, Opened};
 use super::mapped::Mapped;
 use super::next_hops::NextHopTable;
 use super::ports::PortAllocator;
+use super::raw_reset;
 use super::slots::{Holding, Slots};
 use super::sockets::{self, SocketState, StateError, monotonic_ns};
 use super::splice::{self, Ends, NextHops, Pending};
@@ -328,7 +329,7 @@ fn look_after_orphan(flow: &Flow, holding: &mut Holding, now: Instant) {
             [(ends.vip, ends.client, Side::Client), (ends.source, ends.instance, Side::Instance)]
         {
             // What a peer has acknowledged is what it expects next (RFC 5961 §3.2).
-            if let Err(error) = sockets::reset(ours, peer, flow.progress(side).max_ack.get()) {
+            if let Err(error) = raw_reset::send(ours, peer, flow.progress(side).max_ack.get()) {
                 tracing::warn!(%peer, %error, "cannot reset a connection");
             }
         }

@@ -6,19 +6,15 @@
 //! clears SO_REUSEADDR, without which a restarted daemon meets EADDRINUSE, so that is set again.
 
 use std::io;
-use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use libc::{c_int, c_void};
-use router_common::wire::checksum;
-use router_common::wire::tcp::RST;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use libc::c_int;
+use socket2::SockRef;
 
-const TCP_REPAIR: c_int = 19;
-const TCP_REPAIR_QUEUE: c_int = 20;
-const TCP_QUEUE_SEQ: c_int = 21;
-const TCP_TIMESTAMP: c_int = 24;
-const TCP_REPAIR_WINDOW: c_int = 29;
+use super::socket_options::{
+    TCP_QUEUE_SEQ, TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_TIMESTAMP, TcpInfo, get_int, ioctl_int, repair_window,
+    set_int, tcp_info,
+};
 
 const REPAIR_ON: c_int = 1;
 const REPAIR_OFF_WITH_PROBE: c_int = 0;
@@ -141,31 +137,6 @@ fn receive_queue(socket: &OwnedFd) -> io::Result<(u32, u32)> {
     }
 }
 
-/// The kernel's `struct tcp_repair_window` (`include/uapi/linux/tcp.h`, since Linux 4.8).
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct RepairWindow {
-    snd_wl1: u32,
-    snd_wnd: u32,
-    max_window: u32,
-    rcv_wnd: u32,
-    rcv_wup: u32,
-}
-
-impl RepairWindow {
-    /// The sequence number behind the last byte that the peer may send.
-    fn receive_edge(self) -> u32 {
-        self.rcv_wup.wrapping_add(self.rcv_wnd)
-    }
-}
-
-/// Both windows. The socket must be in repair mode.
-fn repair_window(socket: &OwnedFd) -> io::Result<RepairWindow> {
-    let mut windows = RepairWindow::default();
-    get(socket, libc::IPPROTO_TCP, TCP_REPAIR_WINDOW, &mut windows)?;
-    Ok(windows)
-}
-
 /// Sends the acknowledgement that the socket has put off, if there is one.
 pub fn acknowledge(socket: &OwnedFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1)
@@ -238,61 +209,6 @@ impl Agreed {
     }
 }
 
-/// Sends RST with this sequence number, in the name of a connection from `ours` to `peer` whose socket is gone, or is out of reach because its
-/// process has died.
-pub fn reset(ours: SocketAddrV4, peer: SocketAddrV4, seq: u32) -> io::Result<()> {
-    const HEADER: usize = 20;
-    const PSEUDO: usize = 12;
-    // The pseudo-header that the checksum covers (RFC 9293 §3.1), and behind it the segment.
-    let mut bytes = Vec::with_capacity(PSEUDO + HEADER);
-    bytes.extend(ours.ip().octets());
-    bytes.extend(peer.ip().octets());
-    bytes.extend([0, libc::IPPROTO_TCP as u8, 0, HEADER as u8]);
-    bytes.extend(ours.port().to_be_bytes());
-    bytes.extend(peer.port().to_be_bytes());
-    bytes.extend(seq.to_be_bytes());
-    bytes.extend([0; 4]);
-    bytes.extend([(HEADER as u8 / 4) << 4, RST]);
-    bytes.extend([0; 6]);
-    let sum = checksum::full(&bytes, 0).to_ne_bytes();
-    bytes[PSEUDO + 16..PSEUDO + 18].copy_from_slice(&sum);
-
-    let socket = Socket::new(Domain::IPV4, Type::RAW.cloexec(), Some(Protocol::TCP))?;
-    socket.bind(&SocketAddrV4::new(*ours.ip(), 0).into())?;
-    socket.send_to(&bytes[PSEUDO..], &SocketAddrV4::new(*peer.ip(), 0).into())?;
-    Ok(())
-}
-
-/// The start of the kernel's `struct tcp_info` (`include/uapi/linux/tcp.h`); the kernel writes no more than it is asked for.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct TcpInfo {
-    tcpi_state: u8,
-    tcpi_ca_state: u8,
-    tcpi_retransmits: u8,
-    tcpi_probes: u8,
-    tcpi_backoff: u8,
-    tcpi_options: u8,
-    /// Low half: the peer's scale; high half: ours.
-    tcpi_wscales: u8,
-    tcpi_rates: u8,
-    /// From `tcpi_rto` to `tcpi_total_retrans`.
-    words: [u32; 24],
-    tcpi_pacing_rate: u64,
-    tcpi_max_pacing_rate: u64,
-    tcpi_bytes_acked: u64,
-    /// Since Linux 4.1.
-    tcpi_bytes_received: u64,
-}
-
-const _: () = assert!(std::mem::offset_of!(TcpInfo, tcpi_bytes_received) == 128);
-
-fn tcp_info(socket: &impl AsRawFd) -> io::Result<TcpInfo> {
-    let mut info = TcpInfo::default();
-    get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
-    Ok(info)
-}
-
 /// Bytes received and not yet read.
 pub fn unread(socket: &impl AsRawFd) -> io::Result<u32> {
     ioctl_int(socket, libc::FIONREAD).map(|bytes| bytes as u32)
@@ -331,49 +247,11 @@ pub fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn set_int(socket: &impl AsRawFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
-    let len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: the option value is one int.
-    let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast::<c_void>(), len)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn get_int(socket: &impl AsRawFd, level: c_int, option: c_int) -> io::Result<c_int> {
-    let mut value: c_int = 0;
-    get(socket, level, option, &mut value)?;
-    Ok(value)
-}
-
-/// A type of which any bytes are a value.
-trait Plain {}
-impl Plain for c_int {}
-impl Plain for TcpInfo {}
-impl Plain for RepairWindow {}
-
-/// Reads an option's value, or as much of it as `value` holds.
-fn get<T: Plain>(socket: &impl AsRawFd, level: c_int, option: c_int, value: &mut T) -> io::Result<()> {
-    let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the value is `len` bytes long, and whatever the kernel writes to it is valid.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, option, (value as *mut T).cast::<c_void>(), &mut len)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn ioctl_int(socket: &impl AsRawFd, request: libc::Ioctl) -> io::Result<c_int> {
-    let mut value: c_int = 0;
-    // SAFETY: both requests store one int.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), request, &mut value) };
-    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream};
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -454,25 +332,6 @@ mod tests {
         while unread(socket).unwrap() < 5 {}
         let state = state(socket).unwrap();
         state.rcv_nxt.wrapping_sub(state.unread)
-    }
-
-    #[test]
-    fn a_connection_without_a_socket_is_reset_by_its_numbers() {
-        let (client, server) = pair();
-        let addresses = |from: &TcpStream| match (from.local_addr().unwrap(), from.peer_addr().unwrap()) {
-            (SocketAddr::V4(local), SocketAddr::V4(peer)) => (local, peer),
-            _ => unreachable!("both are IPv4"),
-        };
-        let (ours, peer) = addresses(&server);
-        let server: OwnedFd = server.into();
-        if !may_repair(&server) {
-            return;
-        }
-        let next = state(&server).unwrap().write_seq;
-        close_silently(server);
-        reset(ours, peer, next).unwrap();
-        client.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
-        assert_eq!((&client).read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl Daemon {
         let mut settings = Settings { socket: socket.clone(), group: None, admin_listen: None, timeouts };
         change(&mut settings);
         let server = Opened::new(&settings).unwrap().serve(Arc::clone(&state)).unwrap();
-        Self { state, server, socket, _sessions: sessions, directory: directory }
+        Self { state, server, socket, _sessions: sessions, directory }
     }
 
     pub fn get(&self, path: &str) -> Answer {
