@@ -155,6 +155,10 @@ reasons! {
         NoSourcePort = "no_source_port",
         /// Too many open files or not enough memory.
         OutOfResources = "out_of_resources",
+        /// As many requests as may wait for an instance were waiting already.
+        QueueFull = "queue_full",
+        /// No instance freed while the request waited.
+        QueueTimeout = "queue_timeout",
     }
 }
 

@@ -7,6 +7,7 @@ use super::client::Client;
 use super::overview::{admin, health};
 use super::table::{BAD, BOLD, Cell, DIM, GOOD, Table};
 use super::{Exit, Failure};
+use crate::control::protocol::ACTIVE_SESSION_NAME;
 use crate::control::protocol::{ExplainRequest, ExplainedOutcome, Explanation, RuleResult};
 
 pub(super) fn run(
@@ -40,6 +41,7 @@ fn print(request: &ExplainRequest, explanation: &Explanation, out: &mut dyn Writ
         writeln!(out, "rules see the path {normalised}")?;
     }
 
+    identity(explanation, out)?;
     if !explanation.rules.is_empty() {
         writeln!(out)?;
         rules(explanation, out)?;
@@ -51,6 +53,26 @@ fn print(request: &ExplainRequest, explanation: &Explanation, out: &mut dyn Writ
     writeln!(out)?;
     let style = if matches!(explanation.outcome, ExplainedOutcome::Instance { .. }) { BOLD } else { BAD };
     writeln!(out, "{style}{}{style:#}", outcome(explanation))
+}
+
+/// Who asks for what, as far as the listener looks for it.
+fn identity(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
+    if let Some(session) = &explanation.session {
+        writeln!(out, "its session {session}")?;
+    }
+    if let Some(user) = &explanation.user {
+        writeln!(out, "user {user}")?;
+    }
+    if !explanation.groups.is_empty() {
+        writeln!(out, "groups {}", explanation.groups.join(", "))?;
+    }
+    if let Some(resource) = &explanation.resource {
+        writeln!(out, "resource {resource}")?;
+    }
+    if explanation.untrusted {
+        writeln!(out, "a user or groups were sent from an address that is not trusted, and are ignored")?;
+    }
+    Ok(())
 }
 
 fn rules(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
@@ -109,6 +131,13 @@ fn outcome(explanation: &Explanation) -> String {
         ExplainedOutcome::Instance { rule, pool, instance, address } => {
             let method =
                 explanation.method.as_ref().map(|method| format!(", by {method}")).unwrap_or_default();
+            if rule == ACTIVE_SESSION_NAME {
+                return format!("it belongs to a session on instance {instance} ({address}) of pool {pool}");
+            }
+            let method = match &explanation.fell_back_from {
+                Some(asked) => format!("{method}: {asked} lacks a fresh report"),
+                None => method,
+            };
             format!("rule {rule} sends it to instance {instance} ({address}) of pool {pool}{method}")
         }
         ExplainedOutcome::Refused { reason, description } => {
@@ -117,13 +146,17 @@ fn outcome(explanation: &Explanation) -> String {
         ExplainedOutcome::Deny { rule, status } => format!("rule {rule} refuses it with status {status}"),
         ExplainedOutcome::Unavailable { rule, pools, action } => {
             let pools = pools.join(", ");
-            let action = match action.as_str() {
+            let reaction = match action.as_str() {
                 "503" => "the client gets status 503",
                 "reset" => "the connection is reset",
                 "silent" => "the client gets no reply",
-                other => other,
+                _ => "",
             };
-            format!("rule {rule} selects it, but no instance of pool {pools} can serve: {action}")
+            let reaction = match action.strip_prefix("queue:") {
+                Some(patience) => format!("the request waits at most {patience} for one to free"),
+                None => reaction.to_owned(),
+            };
+            format!("rule {rule} selects it, but no instance of pool {pools} can serve: {reaction}")
         }
         ExplainedOutcome::AmbiguousPath { raw_rule, normalised_rule } => format!(
             "refused with status 400: the path as sent selects rule {raw_rule}, normalised it selects {normalised_rule}"

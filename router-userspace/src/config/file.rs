@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+pub(super) use super::identity::{Group, Identity};
 use super::load::{self, Agent, Pair, PoolReports, Reports};
 use super::reader::{Placed, Report, Section, describe};
 use super::report::{Problem, Span};
 use super::values::{self, Found, Wrong};
-use super::{schema, settings::*};
+use super::{identity, schema, settings::*};
 use crate::core::health::Reachability;
-use crate::core::pool::{AllDown, Method, OnUnavailable};
+use crate::core::pool::{AllDown, Method};
 use crate::core::status::AdminState;
 
 pub(super) struct File {
@@ -26,6 +27,7 @@ pub(super) struct File {
     pub rules: Vec<Rule>,
     pub default_rule: Option<DefaultRule>,
     pub reports: Option<Reports>,
+    pub groups: Vec<Group>,
     /// Whether the key is there, even if what it holds is wrong.
     pub has_listener: bool,
     pub has_pool: bool,
@@ -38,6 +40,7 @@ pub(super) struct Daemon {
     pub admin_listen: Option<Placed<SocketAddr>>,
     pub group: Option<Placed<String>>,
     pub workers: Option<Placed<u16>>,
+    pub session_limit: Placed<u32>,
 }
 
 pub(super) struct Datapath {
@@ -73,12 +76,16 @@ pub(super) struct Listener {
     pub retry_after: Placed<Duration>,
     pub backlog: Placed<u32>,
     pub max_segment: Option<Placed<u16>>,
+    pub identity: Identity,
 }
 
 pub(super) struct Pool {
     pub span: Span,
     pub name: Option<Placed<String>>,
     pub method: Placed<Method>,
+    pub affinity: Placed<bool>,
+    pub allow_exhausted: Placed<bool>,
+    pub queue_limit: Placed<u32>,
     pub on_unavailable: Option<Placed<OnUnavailable>>,
     pub check: Option<Check>,
     pub all_down: Placed<AllDown>,
@@ -114,6 +121,7 @@ pub(super) struct Instance {
     pub weight: Placed<u32>,
     pub group: Option<Placed<String>>,
     pub max_sessions: Option<Placed<u32>>,
+    pub spare: Placed<bool>,
     pub state: Placed<AdminState>,
     pub node: Option<Placed<String>>,
     pub thresholds: Option<Vec<Pair>>,
@@ -127,6 +135,8 @@ pub(super) struct Rule {
     pub enabled: Placed<bool>,
     pub on_unavailable: Option<Placed<OnUnavailable>>,
     pub method: Option<Placed<Method>>,
+    pub affinity: Option<Placed<bool>>,
+    pub allow_exhausted: Option<Placed<bool>>,
     pub action: Option<Placed<()>>,
     pub status: Option<Placed<u16>>,
     /// The keys that are written, right or wrong: a wrong value is no reason to call its key missing.
@@ -138,21 +148,30 @@ pub(super) struct DefaultRule {
     pub pools: Option<Placed<Vec<Placed<String>>>>,
     pub on_unavailable: Option<Placed<OnUnavailable>>,
     pub method: Option<Placed<Method>>,
+    pub affinity: Option<Placed<bool>>,
+    pub allow_exhausted: Option<Placed<bool>>,
 }
 
-const METHODS: &[(&str, Method)] = &[("fewest-sessions", Method::FewestSessions)];
-const METHODS_LATER: &[&str] = &[
-    "least-cpu",
-    "most-free-memory",
-    "round-robin",
-    "fastest-response",
-    "server-agent",
-    "adaptive",
-    "consistent-hash",
+/// What happens when nobody can serve; pools are still names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OnUnavailable {
+    Status503,
+    Reset,
+    Silent,
+    Pool(String),
+    Queue(Duration),
+}
+
+const METHODS: &[(&str, Method)] = &[
+    ("fewest-sessions", Method::FewestSessions),
+    ("round-robin", Method::RoundRobin),
+    ("least-cpu", Method::LeastCpu),
+    ("most-free-memory", Method::MostFreeMemory),
+    ("fastest-response", Method::FastestResponse),
+    ("server-agent", Method::ServerAgent),
+    ("adaptive", Method::Adaptive),
+    ("consistent-hash", Method::ConsistentHash),
 ];
-const ON_UNAVAILABLE: &[(&str, OnUnavailable)] =
-    &[("503", OnUnavailable::Status503), ("reset", OnUnavailable::Reset), ("silent", OnUnavailable::Silent)];
-const ON_UNAVAILABLE_LATER: &[&str] = &["pool:*", "queue:*"];
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -172,6 +191,7 @@ pub(super) fn read(document: &DeTable<'_>, report: &Report<'_>) -> File {
         rules: root.tables("rule", &schema::RULE).into_iter().map(rule).collect(),
         default_rule: root.table("default_rule", &schema::DEFAULT_RULE).map(default_rule),
         reports: root.table("reports", &schema::REPORTS).map(load::reports),
+        groups: root.tables("group", &schema::GROUP).into_iter().map(identity::group).collect(),
         has_listener: root.has("listener"),
         has_pool: root.has("pool"),
     };
@@ -187,6 +207,7 @@ fn daemon(section: Section<'_, '_>) -> Daemon {
         admin_listen: section.optional("admin_listen", values::socket_address),
         group: section.optional("group", values::name),
         workers: section.optional("workers", values::integer(1..=64)),
+        session_limit: section.defaulted("session_limit", values::integer(64..=16_000_000)),
     };
     section.finish();
     daemon
@@ -259,6 +280,7 @@ fn listener(section: Section<'_, '_>) -> Listener {
         retry_after: section.defaulted("retry_after", values::duration(SECOND..=DAY)),
         backlog: section.defaulted("backlog", values::integer(1..=65_535)),
         max_segment: section.optional("max_segment", values::integer(536..=65_495)),
+        identity: identity::read(&section),
     };
     section.defaulted("once_only", |found| match values::boolean(found)? {
         true => Ok(()),
@@ -273,7 +295,10 @@ fn pool(section: Section<'_, '_>) -> Pool {
     let pool = Pool {
         span: section.span.clone(),
         name: section.required("name", values::name),
-        method: section.defaulted("method", values::choice(METHODS, METHODS_LATER)),
+        method: section.defaulted("method", values::choice(METHODS, &[])),
+        affinity: section.defaulted("affinity", affinity),
+        allow_exhausted: section.defaulted("allow_exhausted", values::boolean),
+        queue_limit: section.defaulted("queue_limit", values::integer(1..=1_000_000)),
         on_unavailable: on_unavailable(&section),
         check: section.table("check", &schema::CHECK).map(check),
         all_down: section.defaulted(
@@ -309,7 +334,34 @@ fn check(section: Section<'_, '_>) -> Check {
 }
 
 fn on_unavailable(section: &Section<'_, '_>) -> Option<Placed<OnUnavailable>> {
-    section.optional("on_unavailable", values::choice(ON_UNAVAILABLE, ON_UNAVAILABLE_LATER))
+    section.optional("on_unavailable", |found| {
+        const HELP: &str = "use \"503\", \"reset\", \"silent\", \"pool:NAME\" or \"queue:DURATION\"";
+        let text = values::string(found).map_err(|wrong| wrong.help(HELP))?;
+        match (text.as_str(), text.split_once(':')) {
+            ("503", _) => Ok(OnUnavailable::Status503),
+            ("reset", _) => Ok(OnUnavailable::Reset),
+            ("silent", _) => Ok(OnUnavailable::Silent),
+            (_, Some(("pool", name))) if !name.is_empty() => Ok(OnUnavailable::Pool(name.to_owned())),
+            (_, Some(("queue", text))) => {
+                let patience = DeValue::String(text.into());
+                let read = values::duration(10 * MILLISECOND..=3_600 * SECOND);
+                read(&patience).map(OnUnavailable::Queue)
+            }
+            _ => Err(Wrong::new(format!("cannot be {}", describe(found))).help(HELP)),
+        }
+    })
+}
+
+/// Affinity is all or nothing, and written as the percentages that other products know.
+fn affinity(found: Found<'_>) -> Result<bool, Wrong> {
+    match values::integer(0..=100)(found) {
+        Ok(0) => Ok(false),
+        Ok(100) => Ok(true),
+        _ => {
+            let help = "100: a user comes back to the last instance; 0: the choice is free";
+            Err(Wrong::new(format!("must be 0 or 100, not {}", describe(found))).help(help))
+        }
+    }
 }
 
 /// A path that can be sent in a request line (RFC 9112, section 3.2.1).
@@ -344,6 +396,7 @@ fn instance(section: Section<'_, '_>) -> Instance {
         weight: section.defaulted("weight", values::integer(0..=1_000)),
         group: section.optional("group", values::name),
         max_sessions: section.optional("max_sessions", values::integer(1..=u32::MAX)),
+        spare: section.defaulted("spare", values::boolean),
         state: section.defaulted("state", values::choice(states, &[])),
         node: section.optional("node", values::name),
         thresholds: section.table("thresholds", &schema::INSTANCE_THRESHOLDS).map(load::own_thresholds),
@@ -360,7 +413,9 @@ fn rule(section: Section<'_, '_>) -> Rule {
         pool: section.optional("pool", values::name),
         enabled: section.defaulted("enabled", values::boolean),
         on_unavailable: on_unavailable(&section),
-        method: section.optional("method", values::choice(METHODS, METHODS_LATER)),
+        method: section.optional("method", values::choice(METHODS, &[])),
+        affinity: section.optional("affinity", affinity),
+        allow_exhausted: section.optional("allow_exhausted", values::boolean),
         action: section.optional("action", values::choice(&[("deny", ())], &[])),
         status: section.optional("status", values::integer(400..=599)),
         has_pool: section.has("pool"),
@@ -374,7 +429,9 @@ fn default_rule(section: Section<'_, '_>) -> DefaultRule {
     let rule = DefaultRule {
         pools: section.list("pools", values::name),
         on_unavailable: on_unavailable(&section),
-        method: section.optional("method", values::choice(METHODS, METHODS_LATER)),
+        method: section.optional("method", values::choice(METHODS, &[])),
+        affinity: section.optional("affinity", affinity),
+        allow_exhausted: section.optional("allow_exhausted", values::boolean),
     };
     section.finish();
     rule

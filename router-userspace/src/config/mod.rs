@@ -8,6 +8,7 @@
 pub mod changes;
 mod diff;
 mod file;
+mod identity;
 mod load;
 pub mod plan;
 mod reader;

@@ -208,6 +208,10 @@ impl<'r, 't> Section<'r, 't> {
         self.table.contains_key(key)
     }
 
+    pub fn title(&self) -> &'static str {
+        self.schema.title
+    }
+
     pub fn report(&self) -> &'r Report<'t> {
         self.report
     }

@@ -55,8 +55,9 @@ pub static ROOT: Section = Section {
         key("rule", "[]"),
         key("default_rule", "{}"),
         key("reports", "{}"),
+        key("group", "[]"),
     ],
-    later: &["groups"],
+    later: &[],
 };
 
 pub static DAEMON: Section = Section {
@@ -68,6 +69,7 @@ pub static DAEMON: Section = Section {
         key("admin_listen", "\"127.0.0.1:9180\""),
         key("group", "\"rack-a\""),
         key("workers", "2"),
+        with_default("session_limit", "1_000_000"),
     ],
     later: &[],
 };
@@ -111,8 +113,53 @@ pub static LISTENER: Section = Section {
         with_default("retry_after", "\"5s\""),
         with_default("backlog", "4096"),
         key("max_segment", "1400"),
+        key("session", "{ cookie = \"JSESSIONID\" }"),
+        key("user", "{ header = \"X-User\", trusted_sources = [\"10.0.0.0/8\"] }"),
+        key("groups", "{ header = \"X-Groups\", trusted_sources = [\"10.0.0.0/8\"] }"),
+        key("resource", "{ query = \"map\" }"),
     ],
-    later: &["session", "user", "groups", "resource"],
+    later: &[],
+};
+
+pub static SESSION: Section = Section {
+    title: "`session` of a [[listener]]",
+    keys: &[
+        key("cookie", "\"JSESSIONID\""),
+        key("header", "\"X-Session\""),
+        key("query", "\"session\""),
+        with_default("client_address", "false"),
+        with_default("user_resource", "false"),
+        with_default("idle_timeout", "\"30m\""),
+    ],
+    later: &[],
+};
+
+pub static USER: Section = Section {
+    title: "`user` of a [[listener]]",
+    keys: &[
+        key("header", "\"X-User\""),
+        key("cookie", "\"user\""),
+        key("query", "\"user\""),
+        with_default("basic_auth", "false"),
+        key("trusted_sources", "[\"10.0.0.0/8\"]"),
+    ],
+    later: &[],
+};
+
+pub static GROUPS: Section = Section {
+    title: "`groups` of a [[listener]]",
+    keys: &[key("header", "\"X-Groups\""), key("trusted_sources", "[\"10.0.0.0/8\"]")],
+    later: &[],
+};
+
+pub static RESOURCE: Section = Section {
+    title: "`resource` of a [[listener]]",
+    keys: &[
+        key("path_regex", "'^/analysis/([^/]+)'"),
+        key("header", "\"X-Resource\""),
+        key("query", "\"map\""),
+    ],
+    later: &[],
 };
 
 pub static POOL: Section = Section {
@@ -120,6 +167,9 @@ pub static POOL: Section = Section {
     keys: &[
         key("name", "\"web\""),
         with_default("method", "\"fewest-sessions\""),
+        with_default("affinity", "100"),
+        with_default("allow_exhausted", "false"),
+        with_default("queue_limit", "1_000"),
         key("on_unavailable", "\"503\""),
         key("check", "{ type = \"tcp\" }"),
         with_default("all_down", "\"fail-closed\""),
@@ -129,7 +179,7 @@ pub static POOL: Section = Section {
         key("reports", "{ token_file = \"/etc/router/web.token\" }"),
         key("instance", "[]"),
     ],
-    later: &["affinity", "allow_exhausted", "proxy_protocol"],
+    later: &["proxy_protocol"],
 };
 
 pub static CHECK: Section = Section {
@@ -156,11 +206,12 @@ pub static INSTANCE: Section = Section {
         with_default("weight", "100"),
         key("group", "\"rack-a\""),
         key("max_sessions", "500"),
+        with_default("spare", "false"),
         with_default("state", "\"enable\""),
         key("node", "\"host7\""),
         key("thresholds", "{ strained_cpu = 80 }"),
     ],
-    later: &["spare"],
+    later: &[],
 };
 
 pub static THRESHOLDS: Section = Section {
@@ -240,10 +291,12 @@ pub static RULE: Section = Section {
         with_default("enabled", "true"),
         key("on_unavailable", "\"503\""),
         key("method", "\"fewest-sessions\""),
+        key("affinity", "0"),
+        key("allow_exhausted", "true"),
         key("action", "\"deny\""),
         key("status", "403"),
     ],
-    later: &["affinity", "allow_exhausted", "persistence", "preload"],
+    later: &["persistence", "preload"],
 };
 
 pub static DEFAULT_RULE: Section = Section {
@@ -252,7 +305,15 @@ pub static DEFAULT_RULE: Section = Section {
         key("pools", "[\"web\"]"),
         key("on_unavailable", "\"503\""),
         key("method", "\"fewest-sessions\""),
+        key("affinity", "0"),
+        key("allow_exhausted", "true"),
     ],
+    later: &[],
+};
+
+pub static GROUP: Section = Section {
+    title: "[[group]]",
+    keys: &[key("name", "\"finance\""), key("users", "[\"alice\"]")],
     later: &[],
 };
 
@@ -262,6 +323,10 @@ pub static SECTIONS: &[&Section] = &[
     &DAEMON,
     &DATAPATH,
     &LISTENER,
+    &SESSION,
+    &USER,
+    &GROUPS,
+    &RESOURCE,
     &POOL,
     &CHECK,
     &THRESHOLDS,
@@ -271,6 +336,7 @@ pub static SECTIONS: &[&Section] = &[
     &INSTANCE_THRESHOLDS,
     &RULE,
     &DEFAULT_RULE,
+    &GROUP,
     &REPORTS,
 ];
 

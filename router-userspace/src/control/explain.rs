@@ -15,7 +15,8 @@ use super::state::State;
 use super::view;
 use crate::core::choose::{Exclusion, LostBy};
 use crate::core::decide::{Attempt, Outcome};
-use crate::core::explain::{InstanceResult, InstanceTrace, RuleResult, RuleTrace, Trace};
+use crate::core::explain::{InstanceResult, InstanceTrace, RuleResult, RuleTrace, SessionTrace, Trace};
+use crate::core::pool::Method;
 use crate::core::request::{HttpRequest, Request};
 use crate::core::table::{RoutingTable, RuleRef};
 
@@ -95,6 +96,12 @@ fn refused(reason: RefuseReason) -> Explanation {
         rules: Vec::new(),
         instances: Vec::new(),
         method: None,
+        fell_back_from: None,
+        session: None,
+        user: None,
+        groups: Vec::new(),
+        resource: None,
+        untrusted: false,
     }
 }
 
@@ -110,8 +117,9 @@ fn in_words(table: &RoutingTable, trace: Trace, normalised_path: Option<String>)
             ..view::instance(table.pool(one.id.pool), table.instance(one.id), now)
         },
         chosen: one.result == InstanceResult::Chosen,
+        figure: one.figure,
         load: one.load.filter(|_| !matches!(one.result, InstanceResult::Excluded(_))),
-        because: why(table, one, winner.as_ref(), candidates),
+        because: why(table, one, winner.as_ref(), candidates, trace.method),
     });
     let rules = trace.rules.iter().map(explain_rule);
     let by_default = (trace.rule == RuleRef::Default).then(|| ExplainedRule {
@@ -128,6 +136,21 @@ fn in_words(table: &RoutingTable, trace: Trace, normalised_path: Option<String>)
         rules: rules.chain(by_default).collect(),
         instances: instances.collect(),
         method: (candidates > 1).then(|| trace.method.name().to_owned()),
+        fell_back_from: (trace.asked_method != trace.method).then(|| trace.asked_method.name().to_owned()),
+        session: trace.session.as_ref().map(|session| in_session(table, session)),
+        user: trace.identity.user.clone(),
+        groups: trace.identity.groups.clone(),
+        resource: trace.identity.resource.clone(),
+        untrusted: trace.identity.untrusted,
+    }
+}
+
+/// Where the request's session lives, and whether it may go on there.
+fn in_session(table: &RoutingTable, session: &SessionTrace) -> String {
+    match (session.id, session.usable) {
+        (Some(id), true) => format!("lives on instance {}", table.instance(id).name),
+        (Some(id), false) => format!("lives on instance {}, which cannot serve now", table.instance(id).name),
+        (None, _) => "lives on an instance that is no longer configured".to_owned(),
     }
 }
 
@@ -167,10 +190,10 @@ fn outcome(table: &RoutingTable, trace: &Trace) -> ExplainedOutcome {
             address: table.instance(id).address,
         },
         Outcome::Deny { status } => ExplainedOutcome::Deny { rule, status },
-        Outcome::Unavailable { action } => ExplainedOutcome::Unavailable {
+        Outcome::Unavailable { action, .. } => ExplainedOutcome::Unavailable {
             rule,
-            pools: view::pool_names(table, trace.rule),
-            action: action.name().to_owned(),
+            pools: trace.pools.iter().map(|&pool| table.pool(pool).name.clone()).collect(),
+            action: action.describe(table.pools()),
         },
         Outcome::AmbiguousPath => ExplainedOutcome::AmbiguousPath {
             raw_rule: trace.raw_path_rule.clone().unwrap_or_default(),
@@ -184,6 +207,7 @@ fn why(
     one: &InstanceTrace,
     winner: Option<&InstanceTrace>,
     candidates: usize,
+    method: Method,
 ) -> String {
     let instance = table.instance(one.id);
     let load = |one: Option<&InstanceTrace>| one.and_then(|one| one.load).unwrap_or(f64::INFINITY);
@@ -199,6 +223,7 @@ fn why(
         InstanceResult::Excluded(Exclusion::OutOfContact) => {
             "out of contact: it must report and is silent".to_owned()
         }
+        InstanceResult::Excluded(Exclusion::Exhausted) => "exhausted".to_owned(),
         InstanceResult::Excluded(Exclusion::NoWeight) => "its weight is 0".to_owned(),
         InstanceResult::Excluded(Exclusion::Full) => {
             format!("full: {} of {} sessions", one.sessions, instance.max_sessions.unwrap_or(u32::MAX))
@@ -207,8 +232,26 @@ fn why(
         InstanceResult::Lost(LostBy::Group) => {
             format!("not in this router's group \"{}\", and another is", table.group().unwrap_or_default())
         }
-        InstanceResult::Lost(LostBy::Load) => {
+        InstanceResult::Lost(LostBy::Spare) => "a spare, and an ordinary instance can serve".to_owned(),
+        InstanceResult::Lost(LostBy::Affinity) => {
+            let other = winner.map_or("another", |winner| &winner.name);
+            format!("{other} served the user last")
+        }
+        InstanceResult::Lost(LostBy::LoadStatus) => {
+            let other = winner.map_or("better", |winner| winner.load_status.name());
+            format!("{}, and another is {other}", one.load_status.name())
+        }
+        InstanceResult::Lost(LostBy::Resource) => "another has the resource loaded already".to_owned(),
+        InstanceResult::Lost(LostBy::Hash) => "the key belongs to another".to_owned(),
+        InstanceResult::Lost(LostBy::Load) if method == Method::FewestSessions => {
             format!("load {:.2} against {:.2}", load(Some(one)), load(winner))
+        }
+        InstanceResult::Lost(LostBy::Load) => {
+            let figure = |one: Option<&InstanceTrace>| {
+                one.and_then(|one| one.figure)
+                    .map_or_else(|| "unknown".to_owned(), |figure| format!("{figure:.2}"))
+            };
+            format!("{} {} against {}", method.name(), figure(Some(one)), figure(winner))
         }
         InstanceResult::Lost(LostBy::Sessions) => {
             let other = winner.map_or(0, |winner| winner.sessions);

@@ -16,6 +16,9 @@ pub use configuration::*;
 /// The version of this protocol; the first segment of every path but `/metrics` and `/healthz` is `/v` and this.
 pub const VERSION: u32 = 1;
 
+/// The `rule` of a decision that a live session made.
+pub const ACTIVE_SESSION_NAME: &str = crate::core::table::ACTIVE_SESSION_NAME;
+
 /// Response header that carries [`VERSION`], so that a client can tell a daemon of another version from another
 /// program that happens to listen there.
 pub const VERSION_HEADER: &str = "router-control-version";
@@ -279,6 +282,21 @@ pub struct Explanation {
     pub instances: Vec<ExplainedInstance>,
     /// How the instance was picked among the candidates, if there was a choice.
     pub method: Option<String>,
+    /// The method that was asked for, if it lacked a fresh report of some candidate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fell_back_from: Option<String>,
+    /// Where the request's session lives, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// Whether a user or groups were sent from an address that is not trusted, and ignored.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untrusted: bool,
 }
 
 /// What the request would meet.
@@ -291,7 +309,7 @@ pub enum ExplainedOutcome {
     Refused { reason: String, description: String },
     /// The rule refuses it.
     Deny { rule: String, status: u16 },
-    /// Nobody can serve it, and this is done instead (`503`, `reset` or `silent`).
+    /// Nobody can serve it, and this is done instead (`503`, `reset`, `silent` or `queue:DURATION`).
     Unavailable { rule: String, pools: Vec<String>, action: String },
     /// The raw and the normalised path would select different rules: it is refused with 400.
     AmbiguousPath { raw_rule: String, normalised_rule: String },
@@ -332,6 +350,9 @@ pub struct ExplainedInstance {
     pub chosen: bool,
     /// The value by which the method compares instances; smaller wins. `None` if it was no candidate.
     pub load: Option<f64>,
+    /// What the method compares instead of the load; `None` if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub figure: Option<f64>,
     /// Why it was chosen, or why it was not.
     pub because: String,
 }

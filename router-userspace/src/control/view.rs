@@ -73,7 +73,7 @@ pub fn pools(table: &RoutingTable) -> Vec<Pool> {
         .map(|pool| Pool {
             name: pool.name.clone(),
             method: pool.method.name().to_owned(),
-            on_unavailable: pool.on_unavailable.map(|reaction| reaction.name().to_owned()),
+            on_unavailable: pool.on_unavailable.map(|reaction| reaction.describe(table.pools())),
             check: pool.check.as_ref().map(describe_check),
             serving: serving_count(pool),
             sessions: live_sessions(pool),
@@ -160,7 +160,7 @@ fn rule(table: &RoutingTable, index: usize, rule: &table::Rule) -> Rule {
             Action::Pool(_) => None,
         },
         method: rule.overrides.method.map(|method| method.name().to_owned()),
-        on_unavailable: rule.overrides.on_unavailable.map(|reaction| reaction.name().to_owned()),
+        on_unavailable: rule.overrides.on_unavailable.map(|reaction| reaction.describe(table.pools())),
         requests: rule.hits.get(),
     }
 }
@@ -174,7 +174,7 @@ fn default_rule(table: &RoutingTable) -> Rule {
         pools: pool_names(table, RuleRef::Default),
         deny_status: None,
         method: rule.overrides.method.map(|method| method.name().to_owned()),
-        on_unavailable: rule.overrides.on_unavailable.map(|reaction| reaction.name().to_owned()),
+        on_unavailable: rule.overrides.on_unavailable.map(|reaction| reaction.describe(table.pools())),
         requests: rule.hits.get(),
     }
 }

@@ -1,12 +1,19 @@
-//! Which instance serves: the health filter first, then the order of preference among those that are left.
+//! Which instance serves: candidates first, then the order of preference among them, then the method.
 //!
-//! Every step of that order narrows the candidates ("if any has X, only those stay"), so the winner is simply the
-//! smallest by the list of steps, and why an instance lost is the first step at which it differs from the winner.
+//! Every step of the preference narrows the candidates ("if any has X, only those stay"), so those that the method
+//! chooses from are the ones of the smallest [`Rank`], and why an instance lost is the first step at which it differs
+//! from the winner.
 
-use super::health::Reachability;
+use std::time::Instant;
+
+use super::candidates::Judge;
+pub use super::candidates::{Exclusion, Tier};
+use super::load::LoadStatus;
+use super::memory::resources::Holders;
+use super::methods::Figures;
+use super::methods::consistent_hash::Ring;
 use super::pool::{Instance, InstanceId, Method, PoolId};
 use super::session::{Tally, Turn};
-use super::status::AdminState;
 use super::table::RoutingTable;
 
 /// sessions × 100 / weight, as shown to operators; `None` with weight 0.
@@ -14,33 +21,26 @@ pub fn load(sessions: u32, weight: u32) -> Option<f64> {
     (weight > 0).then(|| f64::from(sessions) * 100.0 / f64::from(weight))
 }
 
-/// Why an instance is no candidate at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exclusion {
-    /// This request tried it already, in vain.
-    Tried,
-    /// In maintenance.
-    Maintenance,
-    /// Its checks, or a refused connection, say that it is down.
-    Down,
-    /// It must report and is silent.
-    OutOfContact,
-    /// Its weight is 0.
-    NoWeight,
-    /// It has `max_sessions` sessions.
-    Full,
-}
-
 /// At which step a candidate lost to the chosen instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LostBy {
+    /// It is a spare, and an ordinary instance can serve.
+    Spare,
     /// It is draining, and one that is not can serve.
     Draining,
     /// It is not in the router's load balancing group, and one that is can serve.
     Group,
-    /// Its load is greater.
+    /// Another one served the user last.
+    Affinity,
+    /// Its load status is worse.
+    LoadStatus,
+    /// Another one has the resource loaded already.
+    Resource,
+    /// The method prefers another one by its figure: the load, for the usual method.
     Load,
-    /// Same load, but more sessions.
+    /// The key belongs to another one.
+    Hash,
+    /// Same figure, but more sessions.
     Sessions,
     /// Equal, but chosen more recently.
     ChosenLater,
@@ -48,13 +48,41 @@ pub enum LostBy {
     Order,
 }
 
+/// The steps of the preference, in their order. The smallest rank stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    tier: Tier,
+    other_group: bool,
+    not_last: bool,
+    load_status: LoadStatus,
+    not_loaded: bool,
+}
+
+impl Rank {
+    /// The step at which `other` falls behind this rank.
+    fn reason_against(&self, other: &Rank) -> Option<LostBy> {
+        if self.tier != other.tier {
+            return Some(if other.tier == Tier::Draining { LostBy::Draining } else { LostBy::Spare });
+        }
+        [
+            (self.other_group != other.other_group, LostBy::Group),
+            (self.not_last != other.not_last, LostBy::Affinity),
+            (self.load_status != other.load_status, LostBy::LoadStatus),
+            (self.not_loaded != other.not_loaded, LostBy::Resource),
+        ]
+        .into_iter()
+        .find_map(|(differs, step)| differs.then_some(step))
+    }
+}
+
 /// What the preference between candidates is judged by.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
-    tally: Tally,
-    weight: u32,
-    draining: bool,
-    other_group: bool,
+    pub(super) tally: Tally,
+    pub(super) rank: Rank,
+    pub(super) figures: Figures,
+    /// Round-robin: where the instance's next turn begins.
+    pub(super) turn_start: u64,
 }
 
 impl Standing {
@@ -63,22 +91,28 @@ impl Standing {
         self.tally
     }
 
-    /// The step at which `other` loses to `self`; `None` if it does not.
-    fn beats(&self, other: &Standing, method: Method) -> Option<LostBy> {
-        if self.draining != other.draining {
-            return other.draining.then_some(LostBy::Draining);
+    /// Round-robin: where the turn after that begins.
+    pub(super) fn next_turn(&self) -> u64 {
+        self.figures.next_turn()
+    }
+
+    /// The figure that `method` compares; the smallest wins. `None` if it is not known, or the method has none.
+    pub fn figure(&self, method: Method) -> Option<f64> {
+        self.figures.of(method)
+    }
+
+    /// The step at which `other` loses to this one by `method`; `None` if it does not.
+    pub(super) fn beats(&self, other: &Standing, method: Method) -> Option<LostBy> {
+        if self.rank != other.rank {
+            return (self.rank < other.rank).then(|| self.rank.reason_against(&other.rank)).flatten();
         }
-        if self.other_group != other.other_group {
-            return other.other_group.then_some(LostBy::Group);
+        let (own, others) = (self.figures.of(method), other.figures.of(method));
+        if own != others {
+            // A method is used only where every candidate has its figure.
+            return (own < others).then_some(LostBy::Load);
         }
-        let Method::FewestSessions = method;
-        // sessions / weight compared without division: nothing is rounded, so ties are ties.
-        let load = u64::from(self.tally.live()) * u64::from(other.weight);
-        let other_load = u64::from(other.tally.live()) * u64::from(self.weight);
-        if load != other_load {
-            return (load < other_load).then_some(LostBy::Load);
-        }
-        if self.tally.live() != other.tally.live() {
+        // Whose turn it is does not depend on sessions.
+        if method != Method::RoundRobin && self.tally.live() != other.tally.live() {
             return (self.tally.live() < other.tally.live()).then_some(LostBy::Sessions);
         }
         other.tally.last_chosen().is_after(self.tally.last_chosen()).then_some(LostBy::ChosenLater)
@@ -86,6 +120,9 @@ impl Standing {
 
     /// Why `other` lost to the winner `self`.
     pub(super) fn reason_against(&self, other: &Standing, method: Method) -> LostBy {
+        if method == Method::ConsistentHash {
+            return self.rank.reason_against(&other.rank).unwrap_or(LostBy::Hash);
+        }
         self.beats(other, method).unwrap_or(LostBy::Order)
     }
 }
@@ -97,53 +134,146 @@ pub struct Choice {
     pub standing: Standing,
     /// The turn to claim it with: later than every turn seen.
     pub turn: Turn,
+    /// The method that chose.
+    pub method: Method,
+    /// Whether the method that was asked for lacked a fresh figure for some candidate.
+    pub fell_back: bool,
+}
+
+/// What a choice among the instances of some pools goes by.
+pub(super) struct Terms<'a> {
+    pub pools: &'a [PoolId],
+    pub method: Method,
+    pub allow_exhausted: Option<bool>,
+    /// The request's resource, and who has it loaded.
+    pub resource: Option<&'a str>,
+    pub holders: &'a Holders,
+    /// The instance that served the user last, if affinity asks for it.
+    pub last: Option<InstanceId>,
+    pub ring: Option<&'a Ring>,
+    /// What `consistent-hash` hashes.
+    pub key: u64,
+    pub tried: &'a [InstanceId],
+    pub now: Instant,
+}
+
+/// The best candidate so far by one method.
+#[derive(Clone, Copy)]
+struct Leader {
+    id: InstanceId,
+    standing: Standing,
 }
 
 impl RoutingTable {
-    /// Chooses among the instances of `pools`, leaving out `tried`. `seen` is told about each instance.
+    /// Chooses by `terms`. `seen` is told about each instance.
     pub(super) fn choose(
         &self,
-        pools: &[PoolId],
-        method: Method,
-        tried: &[InstanceId],
+        terms: &Terms<'_>,
         mut seen: impl FnMut(InstanceId, Result<Standing, Exclusion>),
     ) -> Option<Choice> {
-        let mut best: Option<(InstanceId, Standing)> = None;
         let mut latest = Turn::NEVER;
-        for &pool in pools {
-            for (instance, index) in self.pool(pool).instances.iter().zip(0..) {
-                let id = InstanceId { pool, index };
+        let mut least: Option<Leader> = None;
+        let mut best: Option<Leader> = None;
+        // Whether every candidate of the best rank has the method's figure.
+        let mut complete = true;
+        let start = if terms.method == Method::RoundRobin { self.round(terms.pools) } else { 0 };
+        for &pool in terms.pools {
+            let judge = Judge::of(self.pool(pool), terms.allow_exhausted, terms.now);
+            for (id, instance) in self.instances_of(&[pool]) {
                 let tally = instance.status.sessions().tally();
                 latest = latest.latest(tally.last_chosen());
-                let standing =
-                    if tried.contains(&id) { Err(Exclusion::Tried) } else { self.standing(instance, tally) };
+                let standing = self.standing(instance, id, tally, &judge, terms, start);
                 seen(id, standing);
                 let Ok(standing) = standing else { continue };
-                if best.is_none_or(|(_, best)| standing.beats(&best, method).is_some()) {
-                    best = Some((id, standing));
+                let missing = standing.figures.of(terms.method).is_none();
+                match least {
+                    Some(leader) if standing.rank > leader.standing.rank => continue,
+                    Some(leader) if standing.rank == leader.standing.rank => complete &= !missing,
+                    _ => (complete, least, best) = (!missing, None, None),
+                }
+                let this = Leader { id, standing };
+                let leads = |leader: Option<Leader>, method| {
+                    leader.is_none_or(|leader| standing.beats(&leader.standing, method).is_some())
+                };
+                if leads(least, Method::FewestSessions) {
+                    least = Some(this);
+                }
+                if !missing && leads(best, terms.method) {
+                    best = Some(this);
                 }
             }
         }
-        best.map(|(id, standing)| Choice { id, standing, turn: latest.next() })
+        let least = least?;
+        let turn = latest.next();
+        if terms.method == Method::ConsistentHash
+            && let Some(Leader { id, standing }) = self.owner(terms, least.standing.rank)
+        {
+            return Some(Choice { id, standing, turn, method: terms.method, fell_back: false });
+        }
+        let (leader, method, fell_back) = match best {
+            Some(best) if complete => (best, terms.method, false),
+            _ => (least, Method::FewestSessions, terms.method != Method::FewestSessions),
+        };
+        let Leader { id, standing } = leader;
+        Some(Choice { id, standing, turn, method, fell_back })
     }
 
-    fn standing(&self, instance: &Instance, tally: Tally) -> Result<Standing, Exclusion> {
-        let admin = instance.status.admin();
-        if admin == AdminState::Maintenance {
-            return Err(Exclusion::Maintenance);
+    fn standing(
+        &self,
+        instance: &Instance,
+        id: InstanceId,
+        tally: Tally,
+        judge: &Judge<'_>,
+        terms: &Terms<'_>,
+        round: u64,
+    ) -> Result<Standing, Exclusion> {
+        if terms.tried.contains(&id) {
+            return Err(Exclusion::Tried);
         }
-        match instance.status.reachability() {
-            Reachability::Up => {}
-            Reachability::OutOfContact => return Err(Exclusion::OutOfContact),
-            Reachability::Down => return Err(Exclusion::Down),
-        }
-        if instance.weight == 0 {
-            return Err(Exclusion::NoWeight);
-        }
-        if instance.max_sessions.is_some_and(|max| tally.live() >= max) {
-            return Err(Exclusion::Full);
-        }
-        let other_group = self.group().is_some_and(|group| instance.group.as_deref() != Some(group));
-        Ok(Standing { tally, weight: instance.weight, draining: admin == AdminState::Drain, other_group })
+        let candidate = judge.candidate(instance, tally)?;
+        let policy = &self.pool(id.pool).load;
+        let loaded = || {
+            terms.resource.is_some_and(|resource| {
+                terms.holders.contains(instance.status.sessions())
+                    || instance.status.reports_loaded(resource, policy.report_ttl, terms.now)
+            })
+        };
+        let rank = Rank {
+            tier: candidate.tier,
+            other_group: self.group().is_some_and(|group| instance.group.as_deref() != Some(group)),
+            not_last: terms.last.is_some_and(|last| last != id),
+            load_status: candidate.load_status,
+            not_loaded: !loaded(),
+        };
+        let turn_start = instance.status.sessions().turn_start();
+        let figures = Figures::of_candidate(terms, instance, &candidate, turn_start, round);
+        Ok(Standing { tally, rank, figures, turn_start })
+    }
+
+    /// The first candidate of this rank on the ring, from the key's place on.
+    fn owner(&self, terms: &Terms<'_>, rank: Rank) -> Option<Leader> {
+        terms.ring?.from(terms.key).find_map(|id| {
+            let instance = self.instance(id);
+            let judge = Judge::of(self.pool(id.pool), terms.allow_exhausted, terms.now);
+            let tally = instance.status.sessions().tally();
+            let standing = self.standing(instance, id, tally, &judge, terms, 0).ok()?;
+            (standing.rank == rank).then_some(Leader { id, standing })
+        })
+    }
+
+    /// Where the round of these pools stands: where the latest turn began that was taken.
+    fn round(&self, pools: &[PoolId]) -> u64 {
+        let taken = self.instances_of(pools).map(|(_, instance)| instance.status.sessions().last_turn());
+        taken.max().unwrap_or(0)
+    }
+
+    fn instances_of<'a>(
+        &'a self,
+        pools: &'a [PoolId],
+    ) -> impl Iterator<Item = (InstanceId, &'a Instance)> + use<'a> {
+        pools.iter().flat_map(|&pool| {
+            let instances = self.pool(pool).instances.iter().zip(0..);
+            instances.map(move |(instance, index)| (InstanceId { pool, index }, instance))
+        })
     }
 }

@@ -1,16 +1,21 @@
-//! The route of a first request: `rules → selected rule → candidates → instance → session`.
+//! The route of a first request: `session → rules → selected rule → candidates → preference → method → instance`.
 //!
 //! [`RoutingTable::decide`] begins the session itself, in one step with the choice, so that workers that decide at the
 //! same moment see each other's choices. [`RoutingTable::explain`](super::explain) runs the same code and begins nothing.
 
 use std::time::Instant;
 
-use super::choose::{Choice, Exclusion, Standing};
-use super::pool::{InstanceId, OnUnavailable};
+use super::begin::{Begin, Real};
+use super::candidates::Judge;
+use super::choose::{Choice, Exclusion, Standing, Terms};
+use super::identity::Identity;
+use super::memory::places::PlaceKey;
+use super::methods::consistent_hash::{Ring, stable_hash};
+use super::pool::{InstanceId, Method, OnUnavailable, PoolId};
 use super::request::Request;
 use super::rules::{Test, View};
-use super::session::Session;
-use super::table::{Action, RoutingTable, Rule, RuleRef};
+use super::session::{InstanceKey, Session};
+use super::table::{Action, Overrides, RoutingTable, Rule, RuleRef};
 
 /// What becomes of a request. `S` is the session that began with the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,24 +24,19 @@ pub enum Outcome<S = Session> {
     Instance { id: InstanceId, session: S },
     /// A rule refuses the request with this HTTP status.
     Deny { status: u16 },
-    /// No instance of the rule's pools can serve.
-    Unavailable { action: OnUnavailable },
+    /// No instance of the rule's pools can serve. `action` is a final one, or [`OnUnavailable::Queue`] in the line of `pool`.
+    Unavailable { action: OnUnavailable, pool: Option<PoolId> },
     /// The path as sent and the path as normalised select different rules: 400.
     AmbiguousPath,
 }
 
-/// One try to place a request.
-#[derive(Clone, Copy, Debug)]
-pub struct Attempt<'a> {
-    /// The instances that this request could not connect to; they are left out.
-    pub tried: &'a [InstanceId],
-    pub now: Instant,
-}
-
-impl Attempt<'_> {
-    /// A request that has tried nothing yet.
-    pub fn first(now: Instant) -> Self {
-        Self { tried: &[], now }
+impl<S> Outcome<S> {
+    /// The instance that serves, if one does.
+    pub fn instance(&self) -> Option<InstanceId> {
+        match self {
+            Self::Instance { id, .. } => Some(*id),
+            _ => None,
+        }
     }
 }
 
@@ -47,44 +47,86 @@ pub struct Decision<S = Session> {
     pub outcome: Outcome<S>,
 }
 
+/// One try to place a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt<'a> {
+    /// The instances that this request could not connect to; they are left out.
+    pub tried: &'a [InstanceId],
+    pub now: Instant,
+    /// Whether the request is the first of its line, so that nobody waits before it.
+    pub first_in_line: bool,
+}
+
+impl Attempt<'_> {
+    /// A request that has tried nothing yet.
+    pub fn first(now: Instant) -> Self {
+        Self { tried: &[], now, first_in_line: false }
+    }
+}
+
 /// Watches a decision being made; [`()`] watches nothing and costs nothing.
 pub(super) trait Witness {
     /// Whether it is shown every rule up to the selected one, which takes longer than finding that one.
     const SEES_EVERY_RULE: bool = false;
+    fn identity(&mut self, _identity: &Identity<'_>) {}
+    /// The request belongs to a live session on this instance, which can serve it or not.
+    fn session(&mut self, _id: Option<InstanceId>, _usable: bool) {}
     fn test(&mut self, _test: &Test, _holds: bool) {}
     /// `matched` is `None` for a disabled rule.
     fn rule(&mut self, _rule: &Rule, _matched: Option<bool>) {}
     fn raw_path_selects(&mut self, _rule: RuleRef) {}
+    /// The instances of these pools come next, and this method is asked for.
+    fn pools(&mut self, _pools: &[PoolId], _method: Method) {}
     fn instance(&mut self, _id: InstanceId, _standing: Result<Standing, Exclusion>) {}
     fn chosen(&mut self, _choice: &Choice) {}
 }
 
 impl Witness for () {}
 
+/// A request on its way through one decision.
+struct Route<'a, B, W> {
+    request: &'a Request<'a>,
+    attempt: &'a Attempt<'a>,
+    identity: &'a Identity<'a>,
+    /// The instance on which the request's session lives.
+    seen: Option<InstanceKey>,
+    begin: B,
+    witness: &'a mut W,
+}
+
 impl RoutingTable {
     /// Decides where a request goes, and begins its session there.
     ///
     /// The ids in the decision and in the attempt belong to this table: a connection keeps one snapshot for all its tries.
     ///
-    /// Allocates nothing when the path needed no normalising and no rule looks into escaped query values.
+    /// Allocates nothing when the path needed no normalising, no rule looks into escaped query values, and the request
+    /// has no session key, user or resource.
     pub fn decide(&self, request: &Request<'_>, attempt: &Attempt<'_>) -> Decision {
-        self.resolve(request, attempt, &mut (), |choice| {
-            self.instance(choice.id).status.sessions().claim(choice.standing.tally(), choice.turn)
-        })
+        let identity = self.identities().identify(request);
+        if identity.untrusted {
+            self.memory().counts.untrusted.add(1);
+        }
+        let begin = Real { table: self, listener: request.listener, identity: &identity, now: attempt.now };
+        self.resolve(request, &identity, attempt, &mut (), begin)
     }
 
-    /// `claim` begins the session; `None` if the instance's counters changed since the choice was made.
-    pub(super) fn resolve<S>(
+    pub(super) fn resolve<B: Begin>(
         &self,
         request: &Request<'_>,
+        identity: &Identity<'_>,
         attempt: &Attempt<'_>,
         witness: &mut impl Witness,
-        claim: impl Fn(&Choice) -> Option<S>,
-    ) -> Decision<S> {
-        let rule = self.select(&View::normalised(request), witness);
-        if let Some(raw) = View::raw(request) {
+        begin: B,
+    ) -> Decision<B::Session> {
+        witness.identity(identity);
+        let mut route = Route { request, attempt, identity, seen: None, begin, witness };
+        if let Some((id, session)) = self.resume(&mut route) {
+            return Decision { rule: RuleRef::ActiveSession, outcome: Outcome::Instance { id, session } };
+        }
+        let rule = self.select(&View::normalised(request, identity), route.witness);
+        if let Some(raw) = View::raw(request, identity) {
             let raw_rule = self.select(&raw, &mut ());
-            witness.raw_path_selects(raw_rule);
+            route.witness.raw_path_selects(raw_rule);
             if raw_rule != rule {
                 return Decision { rule, outcome: Outcome::AmbiguousPath };
             }
@@ -95,24 +137,114 @@ impl RoutingTable {
             return Decision { rule, outcome: Outcome::Deny { status } };
         }
         let pools = self.pools_of(rule);
-        let method = self.method(rule);
+        let action = self.overrides(rule).on_unavailable.or_else(|| match pools {
+            &[pool] => self.pool(pool).on_unavailable,
+            _ => None,
+        });
+        let outcome = self.place(&mut route, rule, pools, action, self.pools().len());
+        Decision { rule, outcome }
+    }
+
+    /// The instance of the request's live session, if it may still serve: before any rule.
+    fn resume<B: Begin>(&self, route: &mut Route<'_, B, impl Witness>) -> Option<(InstanceId, B::Session)> {
+        let key = PlaceKey { scope: route.request.listener, key: route.identity.session.as_deref()? };
+        route.seen = self.memory().sessions.find(key, route.attempt.now);
+        let id = self.id_of(route.seen?);
+        let usable = |id: &InstanceId| {
+            let judge = Judge::of(self.pool(id.pool), None, route.attempt.now);
+            !route.attempt.tried.contains(id) && judge.usable(self.instance(*id)).is_ok()
+        };
+        let served = id.filter(usable);
+        route.witness.session(id, served.is_some());
+        let served = served?;
+        Some((served, route.begin.resume(served, route.seen)?))
+    }
+
+    /// Chooses among the instances of `pools`, or does what is to be done if none can serve. `left` is how many more pools may
+    /// be tried; the configuration has no cycles, so it never runs out.
+    fn place<B: Begin>(
+        &self,
+        route: &mut Route<'_, B, impl Witness>,
+        rule: RuleRef,
+        pools: &[PoolId],
+        action: Option<OnUnavailable>,
+        left: usize,
+    ) -> Outcome<B::Session> {
+        let line = pools.first().copied();
+        let must_wait = matches!(action, Some(OnUnavailable::Queue { .. }))
+            && !route.attempt.first_in_line
+            && line.is_some_and(|pool| self.memory().queues.waiting_for(&self.pool(pool).name) > 0);
+        if !must_wait && let Some((id, session)) = self.serve(route, rule, pools) {
+            return Outcome::Instance { id, session };
+        }
+        match action {
+            Some(OnUnavailable::Pool(next)) if left > 0 => {
+                let action = self.pool(next).on_unavailable;
+                self.place(route, rule, &[next], action, left - 1)
+            }
+            Some(OnUnavailable::Pool(_)) | None => {
+                let http = route.request.http.is_some();
+                let action = if http { OnUnavailable::Status503 } else { OnUnavailable::Reset };
+                Outcome::Unavailable { action, pool: line }
+            }
+            Some(action) => Outcome::Unavailable { action, pool: line },
+        }
+    }
+
+    fn serve<B: Begin>(
+        &self,
+        route: &mut Route<'_, B, impl Witness>,
+        rule: RuleRef,
+        pools: &[PoolId],
+    ) -> Option<(InstanceId, B::Session)> {
+        let Overrides { affinity, allow_exhausted, .. } = self.overrides(rule);
+        let method = self.method(rule, pools);
+        let resource = route.identity.resource.as_deref();
+        route.witness.pools(pools, method);
         loop {
-            let chosen =
-                self.choose(pools, method, attempt.tried, |id, standing| witness.instance(id, standing));
-            let Some(choice) = chosen else {
-                let action = self.on_unavailable(rule, request);
-                return Decision { rule, outcome: Outcome::Unavailable { action } };
+            let holders = resource.map(|name| self.memory().resources.holders(name)).unwrap_or_default();
+            let terms = Terms {
+                pools,
+                method,
+                allow_exhausted,
+                resource,
+                holders: &holders,
+                last: self.last_instance(route.identity, pools, affinity, route.attempt.now),
+                ring: (method == Method::ConsistentHash).then(|| self.ring(pools)).flatten(),
+                key: hash_key(route),
+                tried: route.attempt.tried,
+                now: route.attempt.now,
             };
-            // A failed claim means that another worker's succeeded: choose again with what it left.
-            if let Some(session) = claim(&choice) {
-                witness.chosen(&choice);
-                return Decision { rule, outcome: Outcome::Instance { id: choice.id, session } };
+            let choice = self.choose(&terms, |id, standing| route.witness.instance(id, standing))?;
+            if let Some(session) = route.begin.claim(&choice, &terms, route.seen) {
+                route.witness.chosen(&choice);
+                return Some((choice.id, session));
+            }
+            // A failed claim means that another worker's succeeded: choose again with what it left. It may have been
+            // for the same session, which then lives there.
+            if let Some(resumed) = self.resume(route) {
+                return Some(resumed);
             }
         }
     }
 
-    /// The first enabled rule whose condition holds, else the default rule. A witness that wants to see every rule is
-    /// shown a walk over all of them, which finds the same.
+    /// The instance of `pools` that served the user last, if affinity is asked for.
+    fn last_instance(
+        &self,
+        identity: &Identity<'_>,
+        pools: &[PoolId],
+        affinity: Option<bool>,
+        now: Instant,
+    ) -> Option<InstanceId> {
+        let user = identity.user.as_deref()?;
+        let key = PlaceKey { scope: "", key: user.as_bytes() };
+        let id = self.id_of(self.memory().users.find(key, now)?)?;
+        let wanted = affinity.unwrap_or_else(|| self.pool(id.pool).affinity);
+        (wanted && pools.contains(&id.pool)).then_some(id)
+    }
+
+    /// The first enabled rule whose condition holds, else the default rule.
+    /// A witness that wants to see every rule is shown a walk over all of them, which finds the same.
     fn select<W: Witness>(&self, view: &View<'_>, witness: &mut W) -> RuleRef {
         if W::SEES_EVERY_RULE {
             return self.select_plainly(view, witness);
@@ -136,26 +268,39 @@ impl RoutingTable {
         RuleRef::Default
     }
 
-    /// How the rule picks among candidates: as it says, else as its first pool says.
-    pub fn method(&self, rule: RuleRef) -> super::pool::Method {
-        let own = match rule {
-            RuleRef::Rule(index) => self.rules()[index].overrides.method,
-            RuleRef::Default => self.default_rule().overrides.method,
-        };
-        own.or_else(|| self.pools_of(rule).first().map(|&pool| self.pool(pool).method)).unwrap_or_default()
+    /// How one of several candidates of these pools is picked: as the rule says, else as the first pool says.
+    pub fn method(&self, rule: RuleRef, pools: &[PoolId]) -> Method {
+        let by_pool = || pools.first().map(|&pool| self.pool(pool).method);
+        self.overrides(rule).method.or_else(by_pool).unwrap_or_default()
     }
 
-    fn on_unavailable(&self, rule: RuleRef, request: &Request<'_>) -> OnUnavailable {
-        let own = match rule {
-            RuleRef::Rule(index) => self.rules()[index].overrides.on_unavailable,
-            RuleRef::Default => self.default_rule().overrides.on_unavailable,
-        };
-        let only_pool = match self.pools_of(rule) {
-            &[pool] => self.pool(pool).on_unavailable,
-            _ => None,
-        };
-        let by_protocol =
-            if request.http.is_some() { OnUnavailable::Status503 } else { OnUnavailable::Reset };
-        own.or(only_pool).unwrap_or(by_protocol)
+    /// What the rule says otherwise than its pool.
+    pub fn overrides(&self, rule: RuleRef) -> Overrides {
+        match rule {
+            RuleRef::Rule(index) => self.rules()[index].overrides,
+            RuleRef::Default => self.default_rule().overrides,
+            RuleRef::ActiveSession => Overrides::default(),
+        }
+    }
+
+    fn ring(&self, pools: &[PoolId]) -> Option<&Ring> {
+        match pools {
+            &[pool] => self.rings().of_pool(pool),
+            // Only the default rule has several pools.
+            _ => self.rings().of_default_rule(),
+        }
+    }
+}
+
+/// What `consistent-hash` goes by: the session key, else the user, else the client's address.
+fn hash_key<B, W>(route: &Route<'_, B, W>) -> u64 {
+    let Identity { session, user, .. } = route.identity;
+    match (session, user) {
+        (Some(key), _) => stable_hash(key),
+        (None, Some(user)) => stable_hash(user.as_bytes()),
+        (None, None) => match route.request.client {
+            std::net::IpAddr::V4(address) => stable_hash(&address.octets()),
+            std::net::IpAddr::V6(address) => stable_hash(&address.octets()),
+        },
     }
 }

@@ -1,10 +1,13 @@
 //! The trace of a decision: what was looked at and why the others lost. It comes from the decision's own code,
 //! watched by a witness, and changes nothing.
 
+use super::begin::Pretend;
 use super::choose::{Choice, Exclusion, LostBy, Standing, load};
 use super::decide::{Attempt, Outcome, Witness};
 use super::health::Reachability;
-use super::pool::{InstanceId, Method};
+use super::identity::Identity;
+use super::load::LoadStatus;
+use super::pool::{InstanceId, Method, PoolId};
 use super::request::Request;
 use super::rules::Test;
 use super::status::AdminState;
@@ -47,6 +50,27 @@ pub enum InstanceResult {
     Lost(LostBy),
 }
 
+/// The live session that a request belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionTrace {
+    /// Where it lives; `None` if that instance is no longer configured.
+    pub id: Option<InstanceId>,
+    /// Whether the instance may still serve it.
+    pub usable: bool,
+}
+
+/// Who asks for what, as far as the request says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdentityTrace {
+    /// Whether there is a session key. The key itself may be a secret.
+    pub has_session_key: bool,
+    pub user: Option<String>,
+    pub groups: Vec<String>,
+    pub resource: Option<String>,
+    /// Whether a user or groups were sent from an address that is not trusted.
+    pub untrusted: bool,
+}
+
 /// One instance of the selected rule's pools.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InstanceTrace {
@@ -59,19 +83,29 @@ pub struct InstanceTrace {
     pub weight: u32,
     /// sessions × 100 / weight; `None` with weight 0.
     pub load: Option<f64>,
+    pub load_status: LoadStatus,
+    /// What the method compares, the largest winning where it is a quantity that is spare; `None` if it is not known, or
+    /// the load is what is compared.
+    pub figure: Option<f64>,
     pub result: InstanceResult,
 }
 
 /// Everything that led to an outcome.
 #[derive(Clone, Debug)]
 pub struct Trace {
+    pub identity: IdentityTrace,
+    pub session: Option<SessionTrace>,
     /// The rules that were tried, up to the selected one; the default rule is not among them.
     pub rules: Vec<RuleTrace>,
     pub rule: RuleRef,
     pub rule_name: String,
     /// The rule that the path as it was sent selects, when that differs from the normalised path.
     pub raw_path_rule: Option<String>,
+    /// The method that was asked for last, and the one that chose; they differ if it lacked a fresh figure of a candidate.
+    pub asked_method: Method,
     pub method: Method,
+    /// The pools that were tried, in order; more than one after `pool:NAME`.
+    pub pools: Vec<PoolId>,
     pub instances: Vec<InstanceTrace>,
     pub outcome: Outcome<()>,
 }
@@ -80,9 +114,11 @@ impl RoutingTable {
     /// Explains the decision that [`RoutingTable::decide`] would make now.
     pub fn explain(&self, request: &Request<'_>, attempt: &Attempt<'_>) -> Trace {
         let mut watch = Watch::default();
-        let decision = self.resolve(request, attempt, &mut watch, |_| Some(()));
-        let method = self.method(decision.rule);
+        let identity = self.identities().identify(request);
+        let decision = self.resolve(request, &identity, attempt, &mut watch, Pretend);
         let winner = watch.choice;
+        let asked_method = watch.method;
+        let method = winner.map_or(asked_method, |choice| choice.method);
         let instances = watch.instances.into_iter().map(|(id, standing)| {
             let instance = self.instance(id);
             let result = match (&standing, &winner) {
@@ -101,7 +137,11 @@ impl RoutingTable {
                 admin: instance.status.admin(),
                 sessions,
                 weight: instance.weight,
-                load: load(sessions, instance.weight),
+                load: load(sessions, self.pool(id.pool).weight(instance, attempt.now)),
+                load_status: instance.status.load_status(),
+                figure: standing
+                    .ok()
+                    .and_then(|standing| shown(asked_method, standing.figure(asked_method)?)),
                 result,
             }
         });
@@ -114,9 +154,22 @@ impl RoutingTable {
                 .raw_path_rule
                 .filter(|rule| *rule != decision.rule)
                 .map(|rule| self.rule_name(rule).to_owned()),
+            identity: watch.identity,
+            session: watch.session,
+            asked_method,
             method,
+            pools: watch.pools,
             outcome: decision.outcome,
         }
+    }
+}
+
+/// A figure as operators know it: what is spare is compared by its negative.
+fn shown(method: Method, figure: f64) -> Option<f64> {
+    match method {
+        Method::FewestSessions | Method::ConsistentHash => None,
+        Method::LeastCpu | Method::MostFreeMemory => Some(-figure),
+        _ => Some(figure),
     }
 }
 
@@ -129,10 +182,33 @@ struct Watch {
     raw_path_rule: Option<RuleRef>,
     instances: Vec<(InstanceId, Result<Standing, Exclusion>)>,
     choice: Option<Choice>,
+    identity: IdentityTrace,
+    session: Option<SessionTrace>,
+    pools: Vec<PoolId>,
+    method: Method,
 }
 
 impl Witness for Watch {
     const SEES_EVERY_RULE: bool = true;
+
+    fn identity(&mut self, identity: &Identity<'_>) {
+        self.identity = IdentityTrace {
+            has_session_key: identity.session.is_some(),
+            user: identity.user.as_deref().map(str::to_owned),
+            groups: identity.groups().map(str::to_owned).collect(),
+            resource: identity.resource.as_deref().map(str::to_owned),
+            untrusted: identity.untrusted,
+        };
+    }
+
+    fn session(&mut self, id: Option<InstanceId>, usable: bool) {
+        self.session = Some(SessionTrace { id, usable });
+    }
+
+    fn pools(&mut self, pools: &[PoolId], method: Method) {
+        self.pools.extend(pools);
+        self.method = method;
+    }
 
     fn test(&mut self, test: &Test, holds: bool) {
         self.tests.push((test.span(), holds));

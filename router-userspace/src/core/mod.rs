@@ -6,12 +6,17 @@
 
 pub mod adjust;
 pub mod agent;
+mod begin;
+mod candidates;
 pub mod choose;
 pub mod counters;
 pub mod decide;
 pub mod explain;
 pub mod health;
+pub mod identity;
 pub mod load;
+pub mod memory;
+pub mod methods;
 pub mod path;
 pub mod pool;
 pub mod request;

@@ -27,20 +27,50 @@ pub enum Method {
     /// The smallest load, which is sessions × 100 / weight.
     #[default]
     FewestSessions,
+    /// Next in turn, each as often as its weight says.
+    RoundRobin,
+    /// The most spare processing power, which is capacity × idle % × weight / 100.
+    LeastCpu,
+    /// The most free memory × weight / 100.
+    MostFreeMemory,
+    /// The smallest average response time × 100 / weight.
+    FastestResponse,
+    /// The smallest value that the instance's agent reports.
+    ServerAgent,
+    /// The smallest product of response time, load and agent value.
+    Adaptive,
+    /// The instance that the session key, user or client address belongs to.
+    ConsistentHash,
 }
 
 impl Method {
-    pub const ALL: [Method; 1] = [Self::FewestSessions];
+    pub const ALL: [Method; 8] = [
+        Self::FewestSessions,
+        Self::RoundRobin,
+        Self::LeastCpu,
+        Self::MostFreeMemory,
+        Self::FastestResponse,
+        Self::ServerAgent,
+        Self::Adaptive,
+        Self::ConsistentHash,
+    ];
 
     /// The name used in the configuration and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::FewestSessions => "fewest-sessions",
+            Self::RoundRobin => "round-robin",
+            Self::LeastCpu => "least-cpu",
+            Self::MostFreeMemory => "most-free-memory",
+            Self::FastestResponse => "fastest-response",
+            Self::ServerAgent => "server-agent",
+            Self::Adaptive => "adaptive",
+            Self::ConsistentHash => "consistent-hash",
         }
     }
 }
 
-/// What a client sees when no instance can serve it.
+/// What happens when no instance can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnUnavailable {
     /// A complete HTTP 503 with `Retry-After`, then close.
@@ -49,17 +79,23 @@ pub enum OnUnavailable {
     Reset,
     /// No answer at all; the client sees its own time-out.
     Silent,
+    /// This pool is tried instead.
+    Pool(PoolId),
+    /// The request waits until an instance frees, and gets a 503 if none does in time.
+    Queue { patience: Duration },
 }
 
 impl OnUnavailable {
-    pub const ALL: [OnUnavailable; 3] = [Self::Status503, Self::Reset, Self::Silent];
-
     /// The name used in the configuration and in reports.
-    pub fn name(self) -> &'static str {
+    pub fn describe(self, pools: &[Pool]) -> String {
         match self {
-            Self::Status503 => "503",
-            Self::Reset => "reset",
-            Self::Silent => "silent",
+            Self::Status503 => "503".to_owned(),
+            Self::Reset => "reset".to_owned(),
+            Self::Silent => "silent".to_owned(),
+            Self::Pool(id) => {
+                format!("pool:{}", pools.get(usize::from(id.0)).map_or("?", |pool| &pool.name))
+            }
+            Self::Queue { patience } => format!("queue:{patience:?}"),
         }
     }
 }
@@ -104,6 +140,8 @@ pub struct Instance {
     pub group: Option<String>,
     /// Greatest number of live sessions; unlimited if `None`.
     pub max_sessions: Option<u32>,
+    /// Serves only while no ordinary instance of the pool can.
+    pub spare: bool,
     /// The admin state that the configuration asks for; the live one is in `status`.
     pub state: AdminState,
     /// The host that it shares with other instances: what one of them reports of the host holds for all.
@@ -122,6 +160,7 @@ impl Instance {
             weight: 100,
             group: None,
             max_sessions: None,
+            spare: false,
             state: AdminState::Enabled,
             node: None,
             thresholds: None,
@@ -130,11 +169,20 @@ impl Instance {
     }
 }
 
+/// How many requests may wait for an instance of a pool, if the configuration does not say.
+pub const QUEUE_LIMIT: usize = 1_000;
+
 /// A named group of instances.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Pool {
     pub name: String,
     pub method: Method,
+    /// Whether a user comes back to the instance that served the user last.
+    pub affinity: bool,
+    /// Whether exhausted instances may serve.
+    pub allow_exhausted: bool,
+    /// How many requests may wait for an instance to free.
+    pub queue_limit: usize,
     /// By the listener's protocol if `None`: 503 for HTTP, otherwise a reset.
     pub on_unavailable: Option<OnUnavailable>,
     pub check: Option<CheckSpec>,
@@ -147,6 +195,26 @@ pub struct Pool {
     /// Whether instances may join by reporting; only those of the configuration may if `None`.
     pub registration: Option<Registration>,
     pub instances: Vec<Instance>,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            method: Method::default(),
+            affinity: true,
+            allow_exhausted: false,
+            queue_limit: QUEUE_LIMIT,
+            on_unavailable: None,
+            check: None,
+            all_down: AllDown::default(),
+            slow_start: Duration::ZERO,
+            load: LoadPolicy::default(),
+            agent: None,
+            registration: None,
+            instances: Vec::new(),
+        }
+    }
 }
 
 impl Pool {

@@ -10,6 +10,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
+
+use super::memory::places::Presence;
+use super::memory::queue::Queues;
+use super::memory::resources::Opened;
+use super::methods::response::ResponseTime;
+
 /// Bits of the word that hold the live count: up to 16.7 million sessions on one instance.
 const LIVE_BITS: u32 = 24;
 const LIVE_MASK: u64 = (1 << LIVE_BITS) - 1;
@@ -63,12 +70,48 @@ pub struct InstanceCounters {
     /// The instance's [`Tally`].
     word: AtomicU64,
     total: AtomicU64,
+    /// Where its next turn of round-robin begins.
+    turn_start: AtomicU64,
+    /// Where its last turn of round-robin began.
+    last_turn: AtomicU64,
+    response: ResponseTime,
+    /// Who is told when a session ends.
+    queues: ArcSwapOption<Queues>,
 }
+
+/// Tells instances apart as long as they live, whatever snapshots of the routing table contain them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceKey(usize);
 
 impl InstanceCounters {
     /// Live count and last choice, read together.
     pub fn tally(&self) -> Tally {
         Tally(self.word.load(Ordering::Acquire))
+    }
+
+    /// What tells this instance from others.
+    pub fn key(self: &Arc<Self>) -> InstanceKey {
+        InstanceKey(Arc::as_ptr(self).addr())
+    }
+
+    /// How long it takes to answer.
+    pub fn response(&self) -> &ResponseTime {
+        &self.response
+    }
+
+    /// Where its next turn of round-robin begins.
+    pub(super) fn turn_start(&self) -> u64 {
+        self.turn_start.load(Ordering::Acquire)
+    }
+
+    /// Where its last turn of round-robin began.
+    pub(super) fn last_turn(&self) -> u64 {
+        self.last_turn.load(Ordering::Acquire)
+    }
+
+    /// Lets those who wait know when a session ends here.
+    pub(super) fn announce_ends_to(&self, queues: &Arc<Queues>) {
+        self.queues.store(Some(Arc::clone(queues)));
     }
 
     /// Sessions that are alive now.
@@ -97,9 +140,31 @@ impl InstanceCounters {
         Some(self.started())
     }
 
+    /// Begins a session in a turn of round-robin, if the turn that was seen has not been taken since. Whoever takes
+    /// the turn holds it, so only the limit is looked at again.
+    pub(super) fn claim_turn(
+        self: &Arc<Self>,
+        seen: u64,
+        next: u64,
+        max: Option<u32>,
+        turn: Turn,
+    ) -> Option<Session> {
+        self.turn_start.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        self.last_turn.fetch_max(seen, Ordering::AcqRel);
+        loop {
+            let tally = self.tally();
+            if max.is_some_and(|max| tally.live() >= max) || tally.live() == LIVE_MASK as u32 {
+                return None;
+            }
+            if let Some(session) = self.claim(tally, turn) {
+                return Some(session);
+            }
+        }
+    }
+
     fn started(self: &Arc<Self>) -> Session {
         self.total.fetch_add(1, Ordering::Relaxed);
-        Session { counters: Arc::clone(self) }
+        Session { counters: Arc::clone(self), attached: None }
     }
 }
 
@@ -107,11 +172,34 @@ impl InstanceCounters {
 #[derive(Debug)]
 pub struct Session {
     counters: Arc<InstanceCounters>,
+    attached: Option<Box<Attached>>,
+}
+
+/// What ends together with a session's connection.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub _presence: Option<Presence>,
+    pub _opened: Option<Opened>,
+}
+
+impl Session {
+    pub(super) fn attach(&mut self, attached: Attached) {
+        self.attached = Some(Box::new(attached));
+    }
+
+    /// The instance's counters.
+    pub fn counters(&self) -> &Arc<InstanceCounters> {
+        &self.counters
+    }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         self.counters.word.fetch_sub(1, Ordering::AcqRel);
+        self.attached = None;
+        if let Some(queues) = &*self.counters.queues.load() {
+            queues.freed();
+        }
     }
 }
 

@@ -6,8 +6,12 @@ use std::sync::Arc;
 
 use super::counters::Count;
 use super::health::{Observation, Transition};
+use super::identity::Identities;
+use super::memory::{Memory, MemoryLimits};
+use super::methods::consistent_hash::Ring;
 use super::pool::{Instance, InstanceId, Method, OnUnavailable, Pool, PoolId};
 use super::rules::{Index, Match};
+use super::session::InstanceKey;
 
 /// What a rule does with the requests that it selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +62,12 @@ pub enum RuleRef {
     /// Its place in [`RoutingTable::rules`].
     Rule(usize),
     Default,
+    /// No rule: the request belongs to a session that lives on an instance.
+    ActiveSession,
 }
 
+/// What reports call the choice that no rule made.
+pub const ACTIVE_SESSION_NAME: &str = "active-session";
 /// The default rule's name in reports.
 pub const DEFAULT_RULE_NAME: &str = "default";
 
@@ -80,6 +88,28 @@ pub struct RoutingTable {
     default_rule: DefaultRule,
     pools: Vec<Pool>,
     group: Option<String>,
+    identities: Identities,
+    memory: Arc<Memory>,
+    rings: Rings,
+    places: HashMap<InstanceKey, InstanceId>,
+    active_session_hits: Arc<Count>,
+}
+
+/// The rings of `consistent-hash`; empty if nobody asks for it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rings {
+    by_pool: Vec<Option<Ring>>,
+    default_rule: Option<Ring>,
+}
+
+impl Rings {
+    pub(super) fn of_pool(&self, pool: PoolId) -> Option<&Ring> {
+        self.by_pool.get(usize::from(pool.0))?.as_ref()
+    }
+
+    pub(super) fn of_default_rule(&self) -> Option<&Ring> {
+        self.default_rule.as_ref()
+    }
 }
 
 impl RoutingTable {
@@ -112,7 +142,81 @@ impl RoutingTable {
         }
         let enabled = rules.iter().enumerate().filter(|(_, rule)| rule.enabled);
         let index = Index::new(enabled.map(|(place, rule)| (place, &rule.condition)));
-        Ok(Self { rules, index, default_rule, pools, group })
+        let mut table = Self {
+            rules,
+            index,
+            default_rule,
+            pools,
+            group,
+            identities: Identities::default(),
+            memory: Arc::default(),
+            rings: Rings::default(),
+            places: HashMap::new(),
+            active_session_hits: Arc::default(),
+        };
+        table.rings = table.build_rings();
+        table.settle();
+        Ok(table)
+    }
+
+    /// Looks for session keys, users, groups and resources as `identities` say.
+    pub fn with_identities(mut self, identities: Identities) -> Self {
+        self.identities = identities;
+        self
+    }
+
+    /// Remembers so much. To be called before the first decision: what was remembered is forgotten.
+    pub fn with_memory(mut self, limits: MemoryLimits) -> Self {
+        self.memory = Memory::new(limits);
+        self.settle();
+        self
+    }
+
+    fn build_rings(&self) -> Rings {
+        let wanted = |method: Option<Method>| method == Some(Method::ConsistentHash);
+        let of_default = wanted(self.default_rule.overrides.method);
+        // A rule's method holds in every pool that it may come to.
+        let of_any_pool = of_default || self.rules.iter().any(|rule| wanted(rule.overrides.method));
+        let of = |pools: &[PoolId]| {
+            let members = self.instances().filter(|(id, ..)| pools.contains(&id.pool));
+            Ring::build(members.map(|(id, _, instance)| (id, instance)))
+        };
+        let pools =
+            self.pools.iter().zip(0..).map(|(pool, number)| {
+                (of_any_pool || wanted(Some(pool.method))).then(|| of(&[PoolId(number)]))
+            });
+        let by_pool: Vec<_> = pools.collect();
+        let asked = of_default
+            || self.default_rule.pools.first().is_some_and(|&pool| wanted(Some(self.pool(pool).method)));
+        let several = self.default_rule.pools.len() > 1;
+        Rings { by_pool, default_rule: (asked && several).then(|| of(&self.default_rule.pools)) }
+    }
+
+    /// Takes note of whose state the instances have, after that may have changed.
+    fn settle(&mut self) {
+        self.places =
+            self.instances().map(|(id, _, instance)| (instance.status.sessions().key(), id)).collect();
+        for (_, _, instance) in self.instances() {
+            instance.status.sessions().announce_ends_to(&self.memory.queues);
+        }
+    }
+
+    /// What is remembered of earlier decisions.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    pub fn identities(&self) -> &Identities {
+        &self.identities
+    }
+
+    pub(super) fn rings(&self) -> &Rings {
+        &self.rings
+    }
+
+    /// The instance with this key, if this table has it.
+    pub fn id_of(&self, instance: InstanceKey) -> Option<InstanceId> {
+        self.places.get(&instance).copied()
     }
 
     pub fn rules(&self) -> &[Rule] {
@@ -162,6 +266,7 @@ impl RoutingTable {
         match rule {
             RuleRef::Rule(index) => &self.rules[index].name,
             RuleRef::Default => DEFAULT_RULE_NAME,
+            RuleRef::ActiveSession => ACTIVE_SESSION_NAME,
         }
     }
 
@@ -170,6 +275,7 @@ impl RoutingTable {
         match rule {
             RuleRef::Rule(index) => &self.rules[index].hits,
             RuleRef::Default => &self.default_rule.hits,
+            RuleRef::ActiveSession => &self.active_session_hits,
         }
     }
 
@@ -181,6 +287,7 @@ impl RoutingTable {
                 Action::Deny { .. } => &[],
             },
             RuleRef::Default => &self.default_rule.pools,
+            RuleRef::ActiveSession => &[],
         }
     }
 
@@ -220,5 +327,8 @@ impl RoutingTable {
             }
         }
         self.default_rule.hits = Arc::clone(&previous.default_rule.hits);
+        self.active_session_hits = Arc::clone(&previous.active_session_hits);
+        self.memory = Arc::clone(&previous.memory);
+        self.settle();
     }
 }

@@ -4,6 +4,7 @@
 //! off is counted once, under the reason why.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use router_common::abi::reason::{RefuseReason, RelayReason};
 
@@ -14,6 +15,7 @@ use super::endpoint::Endpoint;
 use super::offload::Watch;
 use super::refuse;
 use super::relay::{Ending, Parts, Patience, Relay, Step};
+use super::response_timer::ResponseTimer;
 use super::settings::{Listener, Offload};
 use crate::core::health::Failure;
 use crate::core::session::Session;
@@ -23,8 +25,20 @@ use crate::flows::table::Handoff;
 /// Hands the connection to the packet path when that pays, and relays it until then.
 pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reached, record: &Record) {
     let Listener { context, settings } = listener;
-    let Reached { instance, source_port, session, first, head_len, surplus_len, at_once, table, rule, id } =
-        reached;
+    let Reached {
+        instance,
+        source_port,
+        session,
+        first,
+        head_len,
+        surplus_len,
+        at_once,
+        connecting,
+        table,
+        rule,
+        id,
+    } = reached;
+    let counters = Arc::clone(session.counters());
     let (rule, lengths) = (table.rule_name(rule), (head_len, surplus_len));
     let received = (head_len + surplus_len) as u64;
     let mut fate = Fate::new(listener, source_port.is_some());
@@ -32,7 +46,11 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
 
     if let Some(trigger) = at_once.filter(|_| fate.watch.is_some()) {
         match hand_off(listener, held, lengths, rule) {
-            Ok(()) => return record.end(&settings.name, How::HandedOff(trigger.name()), (received, 0)),
+            Ok(()) => {
+                // Nobody here sees the response; how long connecting took is the best that is known.
+                counters.response().observe(connecting, std::time::Instant::now());
+                return record.end(&settings.name, How::HandedOff(trigger.name()), (received, 0));
+            }
             Err(Some((reason, back))) => {
                 fate.refused(listener, reason, [&back.client, &back.instance]);
                 held = back;
@@ -43,6 +61,7 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
     // What cannot be sent now the relay sends; if the instance has gone meanwhile, it says so.
     let sent = held.instance.send(held.unsent.pending()).unwrap_or(0);
     held.unsent.consume(sent);
+    let mut timer = Some(ResponseTimer::start(counters));
 
     let patience = Patience { idle: settings.idle_timeout, half_closed: settings.half_closed_timeout };
     let mut bytes = (received, 0);
@@ -50,10 +69,12 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
         let Held { client, instance, unsent, owned } = held;
         let parts = Parts { client, instance, unsent: (!unsent.is_empty()).then_some(unsent), bytes };
         let Ok(mut relay) = Relay::new(parts, patience, fate.watch.take()) else { return lost(listener) };
+        relay.time_response(timer.take());
         let trigger = match relay.run().await {
             Step::End(ending) => break (relay, owned, ending),
             Step::HandOff(trigger) => trigger,
         };
+        timer = relay.take_timer();
         let (left, watch) = relay.into_parts();
         let Parts { client, instance, unsent, .. } = left;
         (bytes, fate.watch) = (left.bytes, watch);

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use router_common::abi::reason::RefuseReason;
 use socket2::Socket;
@@ -20,6 +20,7 @@ use super::head::{FirstBytes, HeadFailure, read_head};
 use super::http::fields::Framing;
 use super::http::rewrite::rewrite;
 use super::http::{self, HttpHead};
+use super::line::Line;
 use super::offload::{self, Trigger};
 use super::settings::{Listener, Offload};
 use super::{refuse, sockopt};
@@ -66,6 +67,8 @@ pub(super) struct Reached {
     pub(super) surplus_len: usize,
     /// Why the head alone calls for a handoff, if it does.
     pub(super) at_once: Option<Trigger>,
+    /// How long connecting took.
+    pub(super) connecting: Duration,
     pub(super) table: Arc<RoutingTable>,
     pub(super) rule: RuleRef,
     pub(super) id: InstanceId,
@@ -115,12 +118,14 @@ async fn reach(
         Request { listener: &settings.name, client: address, tls: false, http: Some(head.request(&path)) };
     let without_body = head.method == "HEAD";
 
-    let table = context.table.load_full();
+    let mut table = context.table.load_full();
     let mut tried = Vec::new();
     let mut failure = None;
-    let (rule, id, session, connected) = loop {
-        let decision = table.decide(&request, &Attempt { tried: &tried, now: Instant::now() });
-        if tried.is_empty() {
+    let mut line: Option<Line> = None;
+    let (rule, id, session, connected, connecting) = loop {
+        let first_in_line = line.as_ref().is_some_and(Line::is_first);
+        let decision = table.decide(&request, &Attempt { tried: &tried, now: Instant::now(), first_in_line });
+        if tried.is_empty() && line.is_none() {
             table.hits(decision.rule).add(1);
         }
         let (id, session) = match decision.outcome {
@@ -130,15 +135,30 @@ async fn reach(
                 return Err(Refusal { reason: RefuseReason::Denied, action });
             }
             Outcome::AmbiguousPath => return Err(Refusal::answer(RefuseReason::AmbiguousPath, without_body)),
-            Outcome::Unavailable { action } => {
+            Outcome::Unavailable { action: OnUnavailable::Queue { patience }, pool: Some(pool) } => {
+                let refuse = |reason| unavailable(reason, OnUnavailable::Status503, without_body);
+                if line.is_none() {
+                    let queues = &table.memory().queues;
+                    line = Some(Line::enter(queues, table.pool(pool), patience).map_err(refuse)?);
+                }
+                if let Some(line) = &line {
+                    line.turn(client).await.map_err(refuse)?;
+                }
+                // The world may have changed meanwhile, and what was tried in the old one with it.
+                table = context.table.load_full();
+                tried.clear();
+                continue;
+            }
+            Outcome::Unavailable { action, .. } => {
                 let reason = failure.as_ref().map_or(RefuseReason::Unavailable, ConnectError::reason);
                 return Err(unavailable(reason, action, without_body));
             }
         };
         record.routed(table.rule_name(decision.rule), &table.instance(id).name);
         let for_handoff = for_handoff(listener, client);
+        let began = Instant::now();
         match connect(context, table.instance(id).address, settings.connect_timeout, for_handoff).await {
-            Ok(connected) => break (decision.rule, id, session, connected),
+            Ok(connected) => break (decision.rule, id, session, connected, began.elapsed()),
             Err(error) => {
                 note_failure(&table, id, &error);
                 tried.push(id);
@@ -150,6 +170,9 @@ async fn reach(
             }
         }
     };
+    if let Some(line) = line {
+        line.served();
+    }
 
     let Connected { endpoint: instance, source_port } = connected;
     let mut outgoing = Buffer::take();
@@ -165,6 +188,7 @@ async fn reach(
         head_len,
         surplus_len,
         at_once,
+        connecting,
         table,
         rule,
         id,
@@ -188,9 +212,13 @@ fn check_pipelining(listener: &Listener, head: &HttpHead<'_>, surplus: &[u8]) ->
 
 fn unavailable(reason: RefuseReason, action: OnUnavailable, without_body: bool) -> Refusal {
     let action = match action {
-        OnUnavailable::Status503 => return Refusal::answer(reason, without_body),
+        // Nobody is left to read an answer.
+        _ if reason == RefuseReason::ClientGone => Action::Reset,
         OnUnavailable::Reset => Action::Reset,
         OnUnavailable::Silent => Action::Silent,
+        OnUnavailable::Status503 | OnUnavailable::Pool(_) | OnUnavailable::Queue { .. } => {
+            return Refusal::answer(reason, without_body);
+        }
     };
     Refusal { reason, action }
 }

@@ -39,6 +39,8 @@ pub fn status(reason: RefuseReason) -> Option<u16> {
         RefuseReason::HeadTooLarge => 431,
         RefuseReason::NoResponse => 502,
         RefuseReason::Unavailable
+        | RefuseReason::QueueFull
+        | RefuseReason::QueueTimeout
         | RefuseReason::ConnectFailed
         | RefuseReason::TooManyHeads
         | RefuseReason::NoSourcePort

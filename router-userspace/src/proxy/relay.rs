@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use super::buffer::Buffer;
 use super::endpoint::Endpoint;
 use super::offload::{Trigger, Watch};
+use super::response_timer::ResponseTimer;
 use super::sockopt;
 
 /// How often a pausing relay looks whether the peers have acknowledged enough.
@@ -113,6 +114,8 @@ pub struct Relay {
     watch: Option<Watch>,
     last_moved: Instant,
     gave_up: bool,
+    /// Stopped by the first byte of the response.
+    timer: Option<ResponseTimer>,
 }
 
 enum Fault {
@@ -134,7 +137,18 @@ impl Relay {
             watch,
             last_moved: Instant::now(),
             gave_up: false,
+            timer: None,
         })
+    }
+
+    /// Has the time until the first byte of the response observed.
+    pub fn time_response(&mut self, timer: Option<ResponseTimer>) {
+        self.timer = timer;
+    }
+
+    /// The timer, if no byte of the response has come yet.
+    pub fn take_timer(&mut self) -> Option<ResponseTimer> {
+        self.timer.take()
     }
 
     /// Takes the relay apart. Everything is there when [`Step::HandOff`] was returned.
@@ -275,7 +289,7 @@ impl Relay {
     }
 
     fn pump_response(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Fault>> {
-        let Self { client, instance, request, response, watch, last_moved, .. } = self;
+        let Self { client, instance, request, response, watch, last_moved, timer, .. } = self;
         loop {
             match flush(cx, response, client, request.phase, last_moved)? {
                 Ok(()) if response.phase == Phase::Closed => return Some(Ok(())),
@@ -289,6 +303,9 @@ impl Relay {
                 Ok(0) if response.bytes == 0 => return Some(Err(Fault::NoResponse)),
                 Ok(0) => {}
                 Ok(_) => {
+                    if let Some(timer) = timer.take() {
+                        timer.stop();
+                    }
                     if let Some(watch) = watch {
                         watch.instance_sent(instance.as_fd(), response.bytes);
                     }

@@ -9,6 +9,8 @@ use crate::flows::table::TcpOptions;
 /// The part of the kernel's `struct tcp_info` that the proxy needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
+    /// `TCP_ESTABLISHED` is 1.
+    state: u8,
     /// `TCPI_OPT_*`: 1 timestamps, 2 SACK, 4 window scaling, 8 ECN.
     options: u8,
     /// Payload bytes of the largest segment that we send, without TCP options.
@@ -18,6 +20,11 @@ pub struct TcpInfo {
 impl TcpInfo {
     /// A timestamps option with its padding.
     const TIMESTAMPS_LEN: u32 = 12;
+
+    /// Whether both directions are open: neither side has closed or reset.
+    pub fn is_open(self) -> bool {
+        self.state == 1
+    }
 
     pub fn options(self) -> TcpOptions {
         TcpOptions {
@@ -46,7 +53,11 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     check(unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, pointer, &mut length)
     })?;
-    Ok(TcpInfo { options: words[1].to_ne_bytes()[1], send_segment: words[4] })
+    Ok(TcpInfo {
+        state: words[0].to_ne_bytes()[0],
+        options: words[1].to_ne_bytes()[1],
+        send_segment: words[4],
+    })
 }
 
 /// Gives the peer at most `bytes` more at a time, once it has used up what it was given before. The window's scale stays as

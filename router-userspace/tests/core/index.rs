@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 use router::core::decide::Attempt;
+use router::core::identity::{Identities, IdentitySpec, Place, ResourceSource, UserSource};
 use router::core::rules::function_names;
 use router::core::table::RoutingTable;
 
@@ -54,6 +55,11 @@ const CALLS: &[&str] = &[
     r#"ClientIP("::/0")"#,
     r#"Listener("web")"#,
     r#"Listener("other", "third")"#,
+    r#"User("acme")"#,
+    r#"Group("Acme", "acme")"#,
+    r#"Resource("1")"#,
+    r#"ResourcePrefix("a")"#,
+    r#"ResourceRegexp("^[a1]")"#,
 ];
 
 #[test]
@@ -83,7 +89,15 @@ fn rules() -> impl Strategy<Value = RoutingTable> {
             rule.enabled = enabled;
             rule
         });
-        table(rules.collect(), vec![pool("pool", [instance("only")])])
+        // User and group are what the tenant's header says, and the resource is a parameter of the query.
+        let spec = IdentitySpec {
+            user: Some(anywhere(UserSource::In(Place::Header("X-Tenant".to_owned())))),
+            groups: Some(anywhere("X-Tenant".to_owned())),
+            resource: Some(ResourceSource::In(Place::Query("x".to_owned()))),
+            session: None,
+        };
+        let identities = Identities::new([("web".to_owned(), spec)].into(), []);
+        table(rules.collect(), vec![pool("pool", [instance("only")])]).with_identities(identities)
     })
 }
 

@@ -2,10 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use router::core::decide::{Attempt, Decision, Outcome};
 use router::core::health::{CheckKind, CheckSpec, Failure, Observation, Reachability};
+use router::core::identity::{
+    Identities, IdentitySpec, Place, ResourceSource, SessionSource, SessionSpec, Trusted, UserSource,
+};
+use router::core::load::Report;
 use router::core::path::normalise;
 use router::core::pool::{Instance, InstanceId, Method, Pool, PoolId};
 use router::core::request::{Header, HttpRequest, HttpVersion, Request};
@@ -120,6 +124,7 @@ pub trait InstanceExt {
     fn max_sessions(self, max: u32) -> Self;
     fn state(self, state: AdminState) -> Self;
     fn down(self) -> Self;
+    fn spare(self) -> Self;
 }
 
 impl InstanceExt for Instance {
@@ -141,6 +146,11 @@ impl InstanceExt for Instance {
     fn state(mut self, state: AdminState) -> Self {
         self.state = state;
         self.status.set_admin(state);
+        self
+    }
+
+    fn spare(mut self) -> Self {
+        self.spare = true;
         self
     }
 
@@ -185,7 +195,49 @@ pub fn one_pool(instances: impl IntoIterator<Item = Instance>) -> RoutingTable {
     table(vec![], vec![pool("pool", instances)])
 }
 
+/// Believed from every IPv4 address.
+pub fn anywhere<T>(source: T) -> Trusted<T> {
+    Trusted { source, trusted: vec!["0.0.0.0/0".parse().unwrap()] }
+}
+
+pub fn header(name: &str) -> Place {
+    Place::Header(name.to_owned())
+}
+
+/// A listener that finds the session key in the cookie `S`, the user in `X-User`, the groups in `X-Groups` and the resource
+/// in the path.
+pub fn with_identities(table: RoutingTable) -> RoutingTable {
+    let spec = IdentitySpec {
+        session: Some(SessionSpec {
+            source: SessionSource::In(Place::Cookie("S".to_owned())),
+            idle_timeout: Duration::from_secs(60),
+        }),
+        user: Some(Trusted {
+            source: UserSource::In(header("X-User")),
+            trusted: vec!["10.0.0.0/8".parse().unwrap()],
+        }),
+        groups: Some(Trusted { source: "X-Groups".to_owned(), trusted: vec!["10.0.0.0/8".parse().unwrap()] }),
+        resource: Some(ResourceSource::Path(regex::Regex::new("^/map/([^/]+)").unwrap())),
+    };
+    let members = [("finance".to_owned(), vec!["alice".to_owned(), "bob".to_owned()])];
+    table.with_identities(Identities::new([("web".to_owned(), spec)].into(), members))
+}
+
+/// A report of an instance of the table, taken in at `now`.
+pub fn report(table: &RoutingTable, name: &str, report: &Report, now: Instant) {
+    let id = table.id(name);
+    let (pool, instance) = (table.pool(id.pool), table.instance(id));
+    instance.status.report(report, &pool.load, pool.thresholds(instance), now);
+}
+
+/// Reports so much CPU in use.
+pub fn busy(table: &RoutingTable, name: &str, percent: f64, now: Instant) {
+    report(table, name, &Report { cpu_idle_percent: Some(100.0 - percent), ..Report::default() }, now);
+}
+
 pub trait TableExt {
+    /// The chosen instance's name and its session, at `now`.
+    fn place_at(&self, ask: &Ask, now: Instant) -> Option<(String, Session)>;
     fn ask(&self, ask: &Ask) -> Decision;
     /// The outcome; a session ends at once.
     fn outcome(&self, ask: &Ask) -> Outcome<()>;
@@ -220,6 +272,13 @@ impl TableExt for RoutingTable {
         }
     }
 
+    fn place_at(&self, ask: &Ask, now: Instant) -> Option<(String, Session)> {
+        match ask.seen(|request| self.decide(request, &Attempt::first(now))).outcome {
+            Outcome::Instance { id, session } => Some((self.instance(id).name.clone(), session)),
+            _ => None,
+        }
+    }
+
     fn goes_to(&self, ask: &Ask) -> String {
         self.place(ask, &[]).expect("an instance").0
     }
@@ -246,7 +305,8 @@ pub fn without_session(outcome: Outcome) -> Outcome<()> {
     match outcome {
         Outcome::Instance { id, .. } => Outcome::Instance { id, session: () },
         Outcome::Deny { status } => Outcome::Deny { status },
-        Outcome::Unavailable { action } => Outcome::Unavailable { action },
+        // Which line it would wait in matters to few stories.
+        Outcome::Unavailable { action, .. } => Outcome::Unavailable { action, pool: None },
         Outcome::AmbiguousPath => Outcome::AmbiguousPath,
     }
 }

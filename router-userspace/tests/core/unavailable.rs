@@ -14,7 +14,7 @@ fn dead_and_alive() -> Vec<router::core::pool::Pool> {
 }
 
 fn unavailable(action: OnUnavailable) -> Outcome<()> {
-    Outcome::Unavailable { action }
+    Outcome::Unavailable { action, pool: None }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! A configuration that is valid as a whole, ready for the daemon to act on.
 
+mod identities;
 mod listeners;
 mod load;
 mod network;
 mod pools;
 mod rules;
+mod unavailable;
 mod unique;
 
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +19,7 @@ use super::file::{self, File};
 use super::reader::{Placed, Report};
 use super::report::{Problem, Problems};
 use super::settings::{Attach, Interfaces, Offload, Protocol, Source};
+use crate::core::memory::MemoryLimits;
 use crate::core::table::RoutingTable;
 
 /// Everything that the daemon needs to know, validated.
@@ -121,6 +124,8 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
     network::check(&file, report);
     let listeners = file.listeners.iter().map(listeners::plan).collect::<Option<Vec<_>>>();
     let pools = pools::plan(&file, report);
+    let identities = identities::plan(&file, report);
+    let limits = MemoryLimits::of(file.daemon.session_limit.value as usize);
     let rules = rules::plan(&file, report);
     let reports = load::reports(&file, report);
     if !file.has_listener {
@@ -128,7 +133,7 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
     }
     let (rules, default_rule) = rules?;
     let table = match RoutingTable::new(rules, default_rule, pools?, group) {
-        Ok(table) => table,
+        Ok(table) => table.with_identities(identities).with_memory(limits),
         Err(error) => {
             report.add(Problem::of_file(error.to_string()));
             return None;

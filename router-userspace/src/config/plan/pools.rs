@@ -5,10 +5,11 @@ use super::super::reader::{Placed, Report};
 use super::super::report::Problem;
 use super::super::values::format_duration;
 use super::load;
+use super::unavailable::PoolNames;
 use super::unique::Unique;
 use crate::core::health::{self, CheckSpec};
 use crate::core::load::Thresholds;
-use crate::core::pool;
+use crate::core::pool::{self, PoolId};
 use crate::core::status::InstanceStatus;
 
 /// As many pools and instances as their numbers can tell apart.
@@ -58,11 +59,14 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<Vec<pool::Pool>> 
         let help = "give instances near this router the same `group`, or remove it here";
         report.warn(Problem::at(own.span.clone(), message).help(help));
     }
-    let pools: Vec<Option<pool::Pool>> = file.pools.iter().map(|pool| one(pool, report)).collect();
+    let names = PoolNames::of(file);
+    let pools = file.pools.iter().zip(0..);
+    let pools: Vec<Option<pool::Pool>> =
+        pools.map(|(pool, number)| one(pool, PoolId(number), &names, report)).collect();
     pools.into_iter().collect()
 }
 
-fn one(pool: &Pool, report: &Report<'_>) -> Option<pool::Pool> {
+fn one(pool: &Pool, id: PoolId, names: &PoolNames<'_>, report: &Report<'_>) -> Option<pool::Pool> {
     let name = pool.name.as_ref();
     let called = name.map_or_else(|| "this pool".to_owned(), |name| format!("pool `{}`", name.value));
     let registration = load::registration(pool, report);
@@ -76,6 +80,7 @@ fn one(pool: &Pool, report: &Report<'_>) -> Option<pool::Pool> {
         let message = format!("every instance of {called} has weight 0, so none gets new connections");
         report.warn(Problem::at(pool.span.clone(), message));
     }
+    let on_unavailable = names.resolve(pool.on_unavailable.as_ref(), &[id], &called, report);
     let check = pool.check.as_ref().map(|check| check_spec(check, report));
     let policy = load::policy(pool, report);
     let instances: Option<Vec<pool::Instance>> = {
@@ -85,7 +90,10 @@ fn one(pool: &Pool, report: &Report<'_>) -> Option<pool::Pool> {
     Some(pool::Pool {
         name: name?.value.clone(),
         method: pool.method.value,
-        on_unavailable: pool.on_unavailable.as_ref().map(|value| value.value),
+        affinity: pool.affinity.value,
+        allow_exhausted: pool.allow_exhausted.value,
+        queue_limit: pool.queue_limit.value as usize,
+        on_unavailable,
         check: match check {
             Some(check) => Some(check?),
             None => None,
@@ -114,6 +122,7 @@ fn instance(
         weight: instance.weight.value,
         group: instance.group.as_ref().map(|group| group.value.clone()),
         max_sessions: instance.max_sessions.as_ref().map(|limit| limit.value),
+        spare: instance.spare.value,
         state: instance.state.value,
         node: instance.node.as_ref().map(|node| node.value.clone()),
         thresholds: instance.thresholds.as_ref().map(|own| Box::new(load::thresholds(pool, own, report))),

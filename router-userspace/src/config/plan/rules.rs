@@ -1,29 +1,21 @@
 //! Rules: unique names, conditions that compile, and pools that exist.
 
-use std::collections::HashMap;
-
 use super::super::file::{self, File};
 use super::super::reader::{Placed, Report};
 use super::super::report::Problem;
 use super::super::suggest::closest;
 use super::super::toml_string;
+use super::unavailable::PoolNames;
 use super::unique::Unique;
-use crate::core::pool::PoolId;
+use crate::core::pool::{OnUnavailable, PoolId};
 use crate::core::rules::{self, Match};
 use crate::core::table::{Action, DEFAULT_RULE_NAME, DefaultRule, Overrides, Rule};
 
 /// The status of a `deny` without one.
 const DENY_STATUS: u16 = 403;
 
-/// The pools by name, and which of them some rule uses.
-struct Pools<'f> {
-    numbers: HashMap<&'f str, PoolId>,
-}
-
 pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<(Vec<Rule>, DefaultRule)> {
-    let named =
-        file.pools.iter().zip(0..).filter_map(|(pool, number)| Some((pool.name.as_ref()?, PoolId(number))));
-    let pools = Pools { numbers: named.map(|(name, id)| (name.value.as_str(), id)).collect() };
+    let pools = PoolNames::of(file);
     let mut names = Unique::new(report);
     for name in file.rules.iter().filter_map(|rule| rule.name.as_ref()) {
         names.see(name, |name| {
@@ -47,9 +39,15 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<(Vec<Rule>, Defau
     Some((rules, default_rule))
 }
 
-fn one(rule: &file::Rule, pools: &Pools<'_>, listeners: &[&str], report: &Report<'_>) -> Option<Rule> {
+fn one(rule: &file::Rule, pools: &PoolNames<'_>, listeners: &[&str], report: &Report<'_>) -> Option<Rule> {
     let condition = rule.condition.as_ref().map(|source| compile(source, listeners, report));
     let action = action(rule, pools, report);
+    let tried = match action {
+        Some(Action::Pool(pool)) => vec![pool],
+        _ => Vec::new(),
+    };
+    let who =
+        rule.name.as_ref().map_or_else(|| "this rule".to_owned(), |name| format!("rule `{}`", name.value));
     Some(Rule {
         name: rule.name.as_ref()?.value.clone(),
         enabled: rule.enabled.value,
@@ -57,8 +55,9 @@ fn one(rule: &file::Rule, pools: &Pools<'_>, listeners: &[&str], report: &Report
         action: action?,
         overrides: Overrides {
             method: rule.method.as_ref().map(|method| method.value),
-            on_unavailable: rule.on_unavailable.as_ref().map(|value| value.value),
-            ..Overrides::default()
+            on_unavailable: pools.resolve(rule.on_unavailable.as_ref(), &tried, &who, report),
+            affinity: rule.affinity.as_ref().map(|affinity| affinity.value),
+            allow_exhausted: rule.allow_exhausted.as_ref().map(|allow| allow.value),
         },
         hits: Default::default(),
     })
@@ -86,7 +85,7 @@ fn compile(source: &Placed<String>, listeners: &[&str], report: &Report<'_>) -> 
     }
 }
 
-fn action(rule: &file::Rule, pools: &Pools<'_>, report: &Report<'_>) -> Option<Action> {
+fn action(rule: &file::Rule, pools: &PoolNames<'_>, report: &Report<'_>) -> Option<Action> {
     let called =
         rule.name.as_ref().map_or_else(|| "this rule".to_owned(), |name| format!("rule `{}`", name.value));
     let place = rule.name.as_ref().map_or(&rule.span, |name| &name.span);
@@ -109,6 +108,8 @@ fn action(rule: &file::Rule, pools: &Pools<'_>, report: &Report<'_>) -> Option<A
         let unused = [
             ("on_unavailable", rule.on_unavailable.as_ref().map(|value| &value.span)),
             ("method", rule.method.as_ref().map(|value| &value.span)),
+            ("affinity", rule.affinity.as_ref().map(|value| &value.span)),
+            ("allow_exhausted", rule.allow_exhausted.as_ref().map(|value| &value.span)),
         ];
         for (key, span) in unused {
             if let Some(span) = span {
@@ -127,12 +128,13 @@ fn action(rule: &file::Rule, pools: &Pools<'_>, report: &Report<'_>) -> Option<A
             Problem::at(status.span.clone(), "`status` has a meaning only with action = \"deny\"").help(help),
         );
     }
-    pools.find(rule.pool.as_ref()?, &called, report).map(Action::Pool)
+    let name = rule.pool.as_ref()?;
+    pools.find(&name.value, name, &called, report).map(Action::Pool)
 }
 
 fn default_rule(
     rule: Option<&file::DefaultRule>,
-    pools: &Pools<'_>,
+    pools: &PoolNames<'_>,
     report: &Report<'_>,
 ) -> Option<DefaultRule> {
     let Some(rule) = rule else { return Some(DefaultRule::default()) };
@@ -143,7 +145,7 @@ fn default_rule(
             seen.see(name, |name| {
                 (format!("the default rule names pool `{name}` twice"), "remove one".to_owned())
             });
-            found.push(pools.find(name, "the default rule", report));
+            found.push(pools.find(&name.value, name, "the default rule", report));
         }
         if names.value.is_empty() {
             let help = "name at least one, or leave `pools` out to use every pool";
@@ -151,33 +153,19 @@ fn default_rule(
             return None;
         }
     }
+    let found = found.into_iter().collect::<Option<Vec<_>>>()?;
+    let all = pools.all();
+    let tried = if found.is_empty() { &all } else { &found };
     Some(DefaultRule {
-        pools: found.into_iter().collect::<Option<Vec<_>>>()?,
         overrides: Overrides {
             method: rule.method.as_ref().map(|method| method.value),
-            on_unavailable: rule.on_unavailable.as_ref().map(|value| value.value),
-            ..Overrides::default()
+            on_unavailable: pools.resolve(rule.on_unavailable.as_ref(), tried, "the default rule", report),
+            affinity: rule.affinity.as_ref().map(|affinity| affinity.value),
+            allow_exhausted: rule.allow_exhausted.as_ref().map(|allow| allow.value),
         },
+        pools: found,
         hits: Default::default(),
     })
-}
-
-impl Pools<'_> {
-    fn find(&self, name: &Placed<String>, who: &str, report: &Report<'_>) -> Option<PoolId> {
-        let found = self.numbers.get(name.value.as_str()).copied();
-        if found.is_none() {
-            let message = format!("{who} names pool `{}`, which does not exist", name.value);
-            let mut known: Vec<&str> = self.numbers.keys().copied().collect();
-            known.sort_unstable();
-            let help = match closest(&name.value, known.iter().copied()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None if known.is_empty() => "add a [[pool]] with this name".to_owned(),
-                None => format!("known pools: {}", known.join(", ")),
-            };
-            report.add(Problem::at(name.span.clone(), message).help(help));
-        }
-        found
-    }
 }
 
 /// Rules behind one that always holds are never tried.
@@ -200,8 +188,20 @@ fn warn_of_idle_pools(file: &File, rules: &[Rule], default_rule: &DefaultRule, r
     }
     for (pool, number) in file.pools.iter().zip(0..) {
         let this = PoolId(number);
+        let asked_for = |value: Option<OnUnavailable>| value == Some(OnUnavailable::Pool(this));
+        let named = |pool: &file::Pool| match pool.on_unavailable.as_ref().map(|asked| &asked.value) {
+            Some(file::OnUnavailable::Pool(name)) => {
+                file.pools[usize::from(number)].name.as_ref().is_some_and(|own| own.value == *name)
+            }
+            _ => false,
+        };
         let used = default_rule.pools.contains(&this)
-            || rules.iter().any(|rule| matches!(rule.action, Action::Pool(pool) if pool == this));
+            || asked_for(default_rule.overrides.on_unavailable)
+            || file.pools.iter().any(named)
+            || rules.iter().any(|rule| {
+                matches!(rule.action, Action::Pool(pool) if pool == this)
+                    || asked_for(rule.overrides.on_unavailable)
+            });
         if let (false, Some(name)) = (used, &pool.name) {
             let message = format!("no rule leads to pool `{}`", name.value);
             report.warn(

@@ -9,6 +9,7 @@ mod files;
 mod load;
 mod reference;
 mod reports;
+mod routing;
 mod rules;
 mod together;
 mod values;

@@ -62,8 +62,9 @@ fn the_reference_has_exactly_the_keys_that_the_parser_reads() {
 #[test]
 fn the_reference_gives_the_defaults_that_are_used() {
     // Empty tables lack exactly what is required.
-    let empty = "[[listener]]\n[[pool]]\ncheck = {}\nagent = {}\nreports = {}\nthresholds = {}\n\
-                 [[pool.instance]]\nthresholds = {}\n[[rule]]\n[default_rule]\n[reports]\n";
+    let empty = "[[listener]]\nsession = {}\nuser = {}\ngroups = {}\nresource = {}\n\
+                 [[pool]]\ncheck = {}\nagent = {}\nreports = {}\nthresholds = {}\n\
+                 [[pool.instance]]\nthresholds = {}\n[[rule]]\n[default_rule]\n[reports]\n[[group]]\n";
     let lacking = parse("r.toml", empty).expect_err("names are missing").to_string();
     let documented = documented();
     for section in SECTIONS.iter().skip(1) {
@@ -92,6 +93,10 @@ fn refusal(section: &schema::Section, key: &str, value: &str) -> String {
             format!("[[pool]]\n[pool.{name}]\n{line}")
         }
         "[[pool.instance]]" => format!("[[pool]]\n[[pool.instance]]\n{line}"),
+        title if title.ends_with("of a [[listener]]") => {
+            let table = title.split('`').nth(1).expect("a table in a listener");
+            format!("[[listener]]\n[listener.{table}]\n{line}")
+        }
         title => format!("{title}\n{line}"),
     };
     let problems = parse("r.toml", &text).expect_err("a wrong value").to_string();

@@ -10,7 +10,7 @@ fn unknown_keys_are_answered_with_the_nearest_known_one() {
     );
     assert_eq!(
         problems_of("[daemon]\ncolour = 1\n"),
-        "2:1: unknown key `colour` in [daemon] (known keys: control_socket, control_group, state_dir, admin_listen, group, workers)"
+        "2:1: unknown key `colour` in [daemon] (known keys: control_socket, control_group, state_dir, admin_listen, group, workers, session_limit)"
     );
     assert_eq!(
         problems_of("[listeners]\n"),
@@ -21,14 +21,6 @@ fn unknown_keys_are_answered_with_the_nearest_known_one() {
 #[test]
 fn what_is_not_built_yet_is_refused_by_name() {
     for (extra, wanted) in [
-        (
-            "spare = true",
-            "1:1: `spare` in [[pool.instance]] is not supported in this version (remove it: the router would not act on it)",
-        ),
-        (
-            "[groups]\nfinance = [\"alice\"]",
-            "1:2: `groups` in the configuration is not supported in this version (remove it: the router would not act on it)",
-        ),
         (
             "[groups]\nfinance = [\"alice\"]",
             "1:2: `groups` in the configuration is not supported in this version (remove it: the router would not act on it)",
@@ -58,23 +50,11 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "once_only = false",
             "r.toml:4:13: `once_only = false` is not supported in this version (only the first request of a connection is matched against the rules)",
         ),
-        (
-            "session = { cookie = \"S\" }",
-            "r.toml:4:1: `session` in [[listener]] is not supported in this version (remove it: the router would not act on it)",
-        ),
     ] {
         assert_eq!(listener(line), wanted);
     }
     let pool = |line: &str| problems(&BASE.replace("name = \"app\"", &format!("name = \"app\"\n{line}")));
     for (line, wanted) in [
-        (
-            "method = \"least-cpu\"",
-            "r.toml:8:10: `method = \"least-cpu\"` is not supported in this version (use \"fewest-sessions\")",
-        ),
-        (
-            "on_unavailable = \"pool:spare\"",
-            "r.toml:8:18: `on_unavailable = \"pool:spare\"` is not supported in this version (use \"503\", \"reset\" or \"silent\")",
-        ),
         (
             "check = { type = \"tls\" }",
             "r.toml:8:18: `type = \"tls\"` is not supported in this version (use \"tcp\" or \"http\")",

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// The value of a cookie in one `Cookie` header: `a=1; b="2"` (RFC 6265 §4.2). One pair of quotes around a value is
 /// not part of it. Names and values keep their case.
-pub(super) fn cookie_values<'a>(header: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+pub(in crate::core) fn cookie_values<'a>(header: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     cookies(header).filter_map(move |(key, value)| (key == name).then_some(value))
 }
 
@@ -22,7 +22,10 @@ fn unquoted(value: &[u8]) -> &[u8] {
 
 /// The decoded values of a query parameter. Parameters are separated by `&`; one without `=` has an empty value;
 /// `%XX` and `+` are decoded in names and values, and a `%` without two hex digits stands for itself.
-pub(super) fn query_values<'a>(query: &'a str, name: &'a [u8]) -> impl Iterator<Item = Cow<'a, [u8]>> {
+pub(in crate::core) fn query_values<'a>(
+    query: &'a str,
+    name: &'a [u8],
+) -> impl Iterator<Item = Cow<'a, [u8]>> {
     let named = move |(key, _): &(&[u8], &[u8])| decode(key).eq(name.iter().copied());
     pairs(query).filter(named).map(|(_, value)| decoded(value))
 }

@@ -83,6 +83,17 @@ const FUNCTIONS: &[Function] = &[
     function("Listener", ANY_NUMBER, r#"Listener("web")"#, |call| {
         Ok(Predicate::Listener(each(call, not_empty)?))
     }),
+    function("User", ANY_NUMBER, r#"User("alice")"#, |call| Ok(Predicate::User(each(call, not_empty)?))),
+    function("Group", ANY_NUMBER, r#"Group("finance")"#, |call| Ok(Predicate::Group(each(call, not_empty)?))),
+    function("Resource", ANY_NUMBER, r#"Resource("sales")"#, |call| {
+        Ok(Predicate::Resource(each(call, not_empty)?))
+    }),
+    function("ResourcePrefix", ANY_NUMBER, r#"ResourcePrefix("eu-")"#, |call| {
+        Ok(Predicate::ResourcePrefix(each(call, not_empty)?))
+    }),
+    function("ResourceRegexp", ANY_NUMBER, r#"ResourceRegexp("^q[1-4]-")"#, |call| {
+        Ok(Predicate::ResourceRegexp(each(call, |argument| regex(argument, false))?))
+    }),
     function("Http10", 0..=0, r#"Http10()"#, |_| Ok(Predicate::Http10)),
     function("Tls", 0..=0, r#"Tls()"#, |_| Ok(Predicate::Tls)),
 ];
@@ -92,23 +103,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
     ("HostSNI", "TLS listeners", "on an http listener use Host(…)"),
     ("HostSNISuffix", "TLS listeners", "on an http listener use HostSuffix(…)"),
     ("ALPN", "TLS listeners", "leave it out on an http listener"),
-    (
-        "User",
-        "a user source on the listener",
-        "match what carries the name, such as Header(\"X-User\", \"alice\")",
-    ),
-    (
-        "Group",
-        "a group source on the listener",
-        "match what carries the group, such as Header(\"X-Groups\", \"finance\")",
-    ),
-    (
-        "Resource",
-        "a resource source on the listener",
-        "match its place in the request, such as Path(…) or Query(…)",
-    ),
-    ("ResourcePrefix", "a resource source on the listener", "use PathPrefix(…) or QueryRegexp(…)"),
-    ("ResourceRegexp", "a resource source on the listener", "use PathRegexp(…) or QueryRegexp(…)"),
 ];
 
 /// The functions that an expression can use.

@@ -9,7 +9,7 @@
 mod cover;
 mod error;
 mod expression;
-mod fields;
+pub(super) mod fields;
 mod functions;
 mod index;
 mod predicate;
@@ -26,6 +26,7 @@ pub use index::Index;
 pub use predicate::View;
 pub use program::Test;
 
+use super::identity::Identity;
 use program::Program;
 
 /// A compiled condition.
@@ -72,14 +73,15 @@ impl Match {
 
     /// Whether the request satisfies the condition, by its normalised path.
     pub fn matches(&self, request: &super::request::Request<'_>) -> bool {
-        self.evaluate(&View::normalised(request), |_, _| ())
+        self.evaluate(&View::normalised(request, &Identity::default()), |_, _| ())
     }
 
     /// Evaluates as [`Match::matches`] does, and says what was looked at.
     pub fn explain(&self, request: &super::request::Request<'_>) -> Explained {
         let mut tests = Vec::new();
         let mut last = None;
-        let matched = self.evaluate(&View::normalised(request), |test, holds| {
+        let identity = Identity::default();
+        let matched = self.evaluate(&View::normalised(request, &identity), |test, holds| {
             tests.push((self.text(test.span()).to_owned(), holds));
             last = Some(test.span());
         });

@@ -4,6 +4,7 @@
 use ipnet::IpNet;
 use regex::{Regex, bytes};
 
+use super::super::identity::Identity;
 use super::super::request::{HttpVersion, Request};
 use super::fields;
 
@@ -11,19 +12,20 @@ use super::fields;
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     request: &'a Request<'a>,
+    identity: &'a Identity<'a>,
     path: Option<&'a str>,
 }
 
 impl<'a> View<'a> {
     /// The path as rules see it.
-    pub fn normalised(request: &'a Request<'a>) -> Self {
-        Self { request, path: request.http.as_ref().map(|http| http.path) }
+    pub fn normalised(request: &'a Request<'a>, identity: &'a Identity<'a>) -> Self {
+        Self { request, identity, path: request.http.as_ref().map(|http| http.path) }
     }
 
     /// The path as it was sent, if that is another spelling.
-    pub fn raw(request: &'a Request<'a>) -> Option<Self> {
+    pub fn raw(request: &'a Request<'a>, identity: &'a Identity<'a>) -> Option<Self> {
         let http = request.http.as_ref()?;
-        (http.raw_path != http.path).then_some(Self { request, path: Some(http.raw_path) })
+        (http.raw_path != http.path).then_some(Self { request, identity, path: Some(http.raw_path) })
     }
 
     pub(super) fn request(&self) -> &'a Request<'a> {
@@ -32,6 +34,11 @@ impl<'a> View<'a> {
 
     pub(super) fn path(&self) -> Option<&'a str> {
         self.path
+    }
+
+    fn any_resource(&self, texts: &Texts, holds: impl Fn(&str, &str) -> bool) -> bool {
+        let resource = self.identity.resource.as_deref();
+        resource.is_some_and(|resource| texts.iter().any(|text| holds(resource, text)))
     }
 
     fn headers(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
@@ -90,6 +97,11 @@ pub(super) enum Predicate {
     Query(Box<str>, ValueTest),
     ClientIp(Box<[IpNet]>),
     Listener(Texts),
+    User(Texts),
+    Group(Texts),
+    Resource(Texts),
+    ResourcePrefix(Texts),
+    ResourceRegexp(Box<[Regex]>),
     Http10,
     Tls,
 }
@@ -102,6 +114,21 @@ impl Predicate {
             Self::ClientIp(networks) => networks.iter().any(|network| network.contains(&request.client)),
             Self::Listener(names) => names.iter().any(|name| **name == *request.listener),
             Self::Tls => request.tls,
+            Self::User(names) => {
+                view.identity.user.as_deref().is_some_and(|user| names.iter().any(|name| **name == *user))
+            }
+            Self::Group(names) => {
+                view.identity.groups().any(|group| names.iter().any(|name| **name == *group))
+            }
+            Self::Resource(texts) => view.any_resource(texts, |resource, text| resource == text),
+            Self::ResourcePrefix(texts) => {
+                view.any_resource(texts, |resource, text| resource.starts_with(text))
+            }
+            Self::ResourceRegexp(regexes) => view
+                .identity
+                .resource
+                .as_deref()
+                .is_some_and(|resource| regexes.iter().any(|regex| regex.is_match(resource))),
             Self::Header(name, test) => view.headers(name).any(|value| test.holds(value)),
             Self::Cookie(name, test) => view
                 .headers("cookie")

@@ -1,0 +1,76 @@
+//! How one of several equal candidates is picked. Each method gives every candidate a figure, and the smallest wins;
+//! `consistent-hash` alone asks a ring instead.
+//!
+//! A method that rests on reports or observations is used only if every candidate has a fresh figure. Otherwise that
+//! decision falls back to `fewest-sessions`.
+
+mod adaptive;
+pub mod consistent_hash;
+pub mod response;
+pub(super) mod round_robin;
+
+use super::candidates::Candidate;
+use super::choose::{Terms, load};
+use super::pool::{Instance, Method};
+
+/// What the methods compare of one candidate; the smallest wins.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// sessions × 100 / weight.
+    load: f64,
+    /// The asked method's own figure, if it is known.
+    own: Option<f64>,
+    /// Round-robin: where the turn after this one would begin.
+    next_turn: u64,
+}
+
+impl Figures {
+    /// For round-robin, `turn` is where the instance's next turn begins, and `round` is where the round stands.
+    pub(super) fn of_candidate(
+        terms: &Terms<'_>,
+        instance: &Instance,
+        candidate: &Candidate,
+        turn: u64,
+        round: u64,
+    ) -> Self {
+        let (status, now, ttl) = (&instance.status, terms.now, candidate.report_ttl);
+        let (counters, gauges, weight) = (status.sessions(), status.gauges(), f64::from(candidate.weight));
+        let load = load(candidate.tally.live(), candidate.weight).unwrap_or(f64::INFINITY);
+        let mut next_turn = 0;
+        let own = match terms.method {
+            Method::FewestSessions => Some(load),
+            // The ring decides.
+            Method::ConsistentHash => Some(0.0),
+            Method::RoundRobin => {
+                let turn = round_robin::turn(turn, round, candidate.weight);
+                next_turn = turn.next;
+                // Only the distance is compared, which is small, so nothing is rounded.
+                Some((turn.due - round) as f64)
+            }
+            Method::FastestResponse => {
+                counters.response().milliseconds(now).map(|time| time * 100.0 / weight)
+            }
+            // What is spare: the largest wins.
+            Method::LeastCpu => gauges.cpu_spare(ttl, now).map(|spare| -(spare * weight / 100.0)),
+            Method::MostFreeMemory => {
+                gauges.memory_free(ttl, now).map(|free| -(free as f64 * weight / 100.0))
+            }
+            Method::ServerAgent => gauges.agent_value(ttl, now).map(f64::from),
+            Method::Adaptive => counters.response().milliseconds(now).map(|response| {
+                let agent = gauges.agent_value(ttl, now);
+                adaptive::figure(response, candidate.tally.live(), candidate.weight, agent)
+            }),
+        };
+        Self { load, own, next_turn }
+    }
+
+    /// Round-robin: where the turn after this one begins; 0 for other methods.
+    pub(super) fn next_turn(&self) -> u64 {
+        self.next_turn
+    }
+
+    /// `None` if it is not known. Only the method that was asked for and `fewest-sessions` have one.
+    pub(super) fn of(&self, method: Method) -> Option<f64> {
+        if method == Method::FewestSessions { Some(self.load) } else { self.own }
+    }
+}
