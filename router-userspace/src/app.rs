@@ -10,6 +10,7 @@ mod datapath;
 mod heads;
 mod listeners;
 mod log;
+pub mod reports;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
 
     let Started { running, plan, damage } = started;
     tell_of_changes(&running, damage);
-    let Plan { daemon, datapath, listeners, table, warnings, .. } = plan;
+    let Plan { daemon, datapath, listeners, table, reports, warnings, .. } = plan;
     if !warnings.is_empty() {
         show(&warnings);
     }
@@ -132,6 +133,8 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         })
         .collect();
     let workers = Arc::new(Workers::start(workers, serving).context("cannot start the workers")?);
+    let reports =
+        reports.map(|plan| reports::serve(&plan, Arc::clone(&table), Arc::clone(&counters))).transpose()?;
     let heads = Arc::new(Heads::of(&listeners));
     let shown_listeners = Arc::new(ArcSwap::from_pointee(listeners.iter().map(Into::into).collect()));
     let parts = Parts {
@@ -159,6 +162,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
 
     runtime.block_on(wait_for_the_end(&configuration))?;
     notify(&[NotifyState::Stopping]);
+    drop(reports);
     configuration.close();
     end(&runtime, workers, arguments.stop_timeout)?;
     datapath::end(&datapath, flows.as_deref());

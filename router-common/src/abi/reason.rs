@@ -180,6 +180,34 @@ reasons! {
     }
 }
 
+reasons! {
+    /// Why a report of an instance was refused.
+    ReportReason {
+        /// Not `POST /v1/report`.
+        NotAReport = "not_a_report",
+        /// No bearer token in `Authorization`.
+        NoToken = "no_token",
+        /// The token is not one of any pool.
+        WrongToken = "wrong_token",
+        /// The body is too long.
+        TooLarge = "too_large",
+        /// The body is not JSON, lacks the instance, or has a field that is not known.
+        Malformed = "malformed",
+        /// A value that cannot be, or is in another unit.
+        OutOfRange = "out_of_range",
+        /// The report says that it was made in the future: the instance's clock is wrong.
+        FutureClock = "future_clock",
+        /// The report says that it was made longer ago than reports count.
+        TooOld = "too_old",
+        /// No pool with this token has this instance, and the pool does not let instances join.
+        UnknownInstance = "unknown_instance",
+        /// The instance cannot join: its name or address is taken or unusable.
+        RegistrationConflict = "registration_conflict",
+        /// As many instances as may have joined the pool already.
+        RegistryFull = "registry_full",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -94,6 +94,7 @@ pub(super) fn instances(instances: &[Instance], out: &mut dyn Write) -> io::Resu
         "ADDRESS",
         "HEALTH",
         "ADMIN",
+        "LOAD",
         ">WEIGHT",
         ">SESSIONS",
         ">LIMIT",
@@ -109,6 +110,7 @@ pub(super) fn instances(instances: &[Instance], out: &mut dyn Write) -> io::Resu
             Cell::new(instance.address),
             health(instance),
             admin(instance),
+            load(instance),
             Cell::number(instance.weight),
             Cell::number(instance.sessions),
             Cell::number(instance.max_sessions.map_or_else(|| "-".to_owned(), |limit| limit.to_string())),
@@ -152,6 +154,29 @@ fn serving(serving: usize, all: usize) -> Cell {
 pub(super) fn health(instance: &Instance) -> Cell {
     let style = if instance.health == "up" { GOOD } else { BAD };
     Cell::new(&instance.health).style(style)
+}
+
+/// The load status, with what is known of processors and memory.
+fn load(instance: &Instance) -> Cell {
+    let load = &instance.reported;
+    if load.reported_seconds_ago.is_none() {
+        return Cell::new("-").style(DIM);
+    }
+    let mut text = load.status.clone();
+    for (name, value) in [("cpu", load.averages.get("cpu")), ("mem", load.averages.get("memory"))] {
+        if let Some(value) = value {
+            text.push_str(&format!(" {name} {value:.0}%"));
+        }
+    }
+    if let Some(value) = load.agent_value {
+        text.push_str(&format!(" agent {value}"));
+    }
+    let style = match load.status.as_str() {
+        "exhausted" => BAD,
+        "available" => GOOD,
+        _ => BOLD,
+    };
+    Cell::new(text).style(style)
 }
 
 pub(super) fn admin(instance: &Instance) -> Cell {

@@ -42,6 +42,7 @@ pub(super) fn reasons(reasons: &Reasons, out: &mut dyn Write) -> io::Result<()> 
         ("PACKET", &reasons.packet),
         ("RELAYED", &reasons.relay),
         ("REFUSED", &reasons.refuse),
+        ("REPORTS", &reasons.report),
         ("CONTROL", &reasons.control),
     ];
     for (number, (title, list)) in parts.into_iter().enumerate() {

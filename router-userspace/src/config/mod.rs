@@ -31,7 +31,7 @@ use toml::de::DeTable;
 
 pub use changes::Change;
 pub use diff::{Difference, How};
-pub use plan::{DaemonPlan, DatapathPlan, ListenerPlan, Plan};
+pub use plan::{DaemonPlan, DatapathPlan, ListenerPlan, Plan, PoolToken, ReportsPlan};
 pub use report::{ConfigErrors, Located, Problem, Problems};
 pub use running::{Next, Refused, Running};
 pub use settings::{Attach, Interfaces, Offload, Protocol, Source};

@@ -15,13 +15,14 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, prometheus_te
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use router_common::abi::reason::{ControlReason, PacketReason, RefuseReason, RelayReason};
+use router_common::abi::reason::{ControlReason, PacketReason, RefuseReason, RelayReason, ReportReason};
 
 use super::state::State;
 use super::view;
 use crate::core::health::Reachability;
+use crate::core::load::LoadStatus;
 use crate::core::status::AdminState;
-use crate::core::table::RuleRef;
+use crate::core::table::{RoutingTable, RuleRef};
 
 pub use prometheus_text::CONTENT_TYPE;
 
@@ -104,7 +105,14 @@ fn reasons(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     );
     let closed = state.counters.control_closed.iter();
     let closed = closed.map(|(reason, count)| ([("reason", reason.name())], count));
-    counts(encoder, "control_closed", &help, closed)
+    counts(encoder, "control_closed", &help, closed)?;
+    let help = meanings(
+        "Reports of instances that were refused",
+        ReportReason::ALL.iter().map(|reason| (reason.name(), reason.description())),
+    );
+    let refused = state.counters.reports_refused.iter();
+    let refused = refused.map(|(reason, count)| ([("reason", reason.name())], count));
+    counts(encoder, "reports_refused", &help, refused)
 }
 
 /// Absent without a data path: a constant zero would look like an idle one.
@@ -183,21 +191,52 @@ fn pools(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     counts(encoder, "instance_checks", "Active checks of the instance, by result", checks)?;
     let changes = instances().flat_map(|(instance, [pool, name])| {
         let seen = instance.status.health_counts();
-        let changes = [("up", seen.came_up.get()), ("down", seen.went_down.get())];
+        let lost = seen.lost_contact.get();
+        let changes = [("up", seen.came_up.get()), ("down", seen.went_down.get()), ("out-of-contact", lost)];
         changes.map(|(to, count)| ([pool, name, ("to", to)], count))
     });
-    counts(encoder, "instance_changes", "Times that the instance went up or down", changes)?;
+    counts(encoder, "instance_changes", "Times that the instance went up, down or out of contact", changes)?;
     let admin = instances().flat_map(|(instance, [pool, name])| {
         let current = instance.status.admin();
         AdminState::ALL.map(|state| ([pool, name, ("state", state.name())], i64::from(state == current)))
     });
     gauges(encoder, "instance_admin_state", "1 for the instance's admin state, 0 for the others", admin)?;
+    loads(encoder, &table, now)?;
     let weights = instances().map(|(instance, labels)| (labels, i64::from(instance.weight)));
     gauges(encoder, "instance_weight", "Weight of the instance; 100 is usual", weights)?;
     let live = instances().map(|(instance, labels)| (labels, i64::from(instance.status.sessions().live())));
     gauges(encoder, "instance_sessions", "Live sessions on the instance, handed off or not", live)?;
     let total = instances().map(|(instance, labels)| (labels, instance.status.sessions().total()));
     counts(encoder, "instance_sessions_begun", "Sessions begun on the instance", total)
+}
+
+/// What instances report of themselves.
+fn loads(encoder: &mut DescriptorEncoder<'_>, table: &RoutingTable, now: Instant) -> fmt::Result {
+    let instances = || {
+        table.instances().map(|(_, pool, instance)| {
+            (pool, instance, [("pool", pool.name.as_str()), ("instance", instance.name.as_str())])
+        })
+    };
+    let statuses = instances().flat_map(|(_, instance, [pool, name])| {
+        let current = instance.status.load_status();
+        LoadStatus::ALL.map(|status| ([pool, name, ("status", status.name())], i64::from(status == current)))
+    });
+    gauges(encoder, "instance_load_status", "1 for the instance's load status, 0 for the others", statuses)?;
+    let averages = instances().flat_map(|(pool, instance, [pool_label, name])| {
+        let readings = instance.status.readings(&pool.load, now).into_iter();
+        readings.filter(|reading| reading.metric.is_percent()).map(move |reading| {
+            ([pool_label, name, ("value", reading.metric.name())], reading.average.round() as i64)
+        })
+    });
+    let help = "Average of what the instance reports, in percent; absent while it is not known";
+    gauges(encoder, "instance_load", help, averages)?;
+    let reports =
+        instances().map(|(_, instance, labels)| (labels, instance.status.health_counts().reports.get()));
+    counts(encoder, "instance_reports", "Reports taken in, pushed or asked for", reports)?;
+    let ignored = instances()
+        .map(|(_, instance, labels)| (labels, instance.status.health_counts().agent_words_ignored.get()));
+    let help = "Words of the instance's agent that mean nothing";
+    counts(encoder, "instance_agent_words_ignored", help, ignored)
 }
 
 /// `summary; name: meaning; …`. Descriptions end in a full stop, which the encoder adds itself.

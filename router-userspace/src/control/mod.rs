@@ -10,6 +10,7 @@ mod explain;
 mod flows;
 mod metrics;
 pub mod protocol;
+pub mod reports;
 mod routes;
 pub mod server;
 pub mod socket;

@@ -135,7 +135,7 @@ pub struct Instance {
     pub group: Option<String>,
     /// `enabled`, `drain` or `maintenance`.
     pub admin: String,
-    /// `up` or `down`.
+    /// `up`, `out-of-contact` or `down`.
     pub health: String,
     /// How long it has been so; `None` if it never changed since the daemon started.
     pub health_since_seconds: Option<f64>,
@@ -149,6 +149,29 @@ pub struct Instance {
     pub sessions_total: u64,
     /// True if it may be given new sessions now.
     pub serving: bool,
+    /// What it reports of itself. Absent from older daemons.
+    #[serde(default)]
+    pub reported: Load,
+}
+
+/// How busy an instance is, as it reports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// `available`, `strained` or `exhausted`.
+    pub status: String,
+    /// Averages of what is known: `cpu`, `memory` and `temp_disk` in percent, `sessions`, `paging` per second,
+    /// `calls_per_core`.
+    pub averages: BTreeMap<String, f64>,
+    /// How long ago it last reported; `None` if never.
+    pub reported_seconds_ago: Option<f64>,
+    /// The weight that counts now: changed by its agent, or during a slow start.
+    pub effective_weight: u32,
+    /// What its agent says, 0 (idle) to 100 (full), while that is fresh.
+    pub agent_value: Option<u8>,
+    /// What its agent remarks.
+    pub agent_text: String,
+    /// Resources that it reports as loaded.
+    pub loaded_resources: Vec<String>,
 }
 
 /// One element of `GET /v1/rules`, in the order in which rules are tried; the default rule is last.
@@ -366,6 +389,9 @@ pub struct Reasons {
     pub relay: Vec<Reason>,
     /// Why connections or requests were refused.
     pub refuse: Vec<Reason>,
+    /// Why reports of instances were refused. Absent from older daemons.
+    #[serde(default)]
+    pub report: Vec<Reason>,
     /// Why connections to the control socket and the admin address did not end by themselves. Absent from older daemons.
     #[serde(default)]
     pub control: Vec<Reason>,

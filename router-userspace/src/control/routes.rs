@@ -188,7 +188,9 @@ async fn wrong_method(method: Method, uri: Uri) -> Refusal {
 }
 
 /// Reads JSON whatever the content type says: `curl -d` sends another one than it means.
-fn parse<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
+pub(super) fn parse<T: serde::de::DeserializeOwned>(
+    body: Result<Bytes, BytesRejection>,
+) -> Result<T, Refusal> {
     let body = body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => too_large(),
         status => Refusal::new(status, rejection.body_text(), "send the whole body"),
@@ -226,7 +228,7 @@ async fn bound_and_sign(request: Request, next: Next) -> Response {
     answer
 }
 
-async fn within_time(request: Request, next: Next) -> Response {
+pub(super) async fn within_time(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let refusal = Refusal::new(

@@ -152,7 +152,7 @@ impl Drop for Server {
 
 /// Lowers the priority of the calling thread, so that on a busy host clients of the control socket cannot take CPU
 /// time from the threads that carry connections.
-fn yield_to_traffic() {
+pub(super) fn yield_to_traffic() {
     // Without a process id Linux takes the calling thread; lowering needs no permission.
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         tracing::debug!(%error, "the control thread keeps its priority");
@@ -180,8 +180,8 @@ async fn serve(
     let control = async move {
         match UnixListener::from_std(control) {
             Ok(listener) => {
-                accept(async || listener.accept().await.map(|(stream, _)| stream), control_routes, service)
-                    .await
+                let next = async || listener.accept().await.map(|(stream, _)| stream);
+                accept(next, MAX_CONNECTIONS, control_routes, service).await;
             }
             Err(error) => tracing::error!(%error, "the control socket cannot be served"),
         }
@@ -191,7 +191,7 @@ async fn serve(
         match TcpListener::from_std(listener) {
             Ok(listener) => {
                 let next = async || listener.accept().await.map(|(stream, _)| stream);
-                accept(next, routes::admin(state), admin_service).await;
+                accept(next, MAX_CONNECTIONS, routes::admin(state), admin_service).await;
             }
             Err(error) => tracing::error!(%error, "the admin address cannot be served"),
         }
@@ -201,16 +201,20 @@ async fn serve(
 
 /// What every connection needs beside its routes.
 #[derive(Clone)]
-struct Serving {
-    timeouts: Timeouts,
-    counters: Arc<Counters>,
+pub(super) struct Serving {
+    pub timeouts: Timeouts,
+    pub counters: Arc<Counters>,
 }
 
-async fn accept<S>(next: impl AsyncFn() -> io::Result<S>, routes: axum::Router, serving: Serving)
-where
+pub(super) async fn accept<S>(
+    next: impl AsyncFn() -> io::Result<S>,
+    limit: usize,
+    routes: axum::Router,
+    serving: Serving,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let connections = Connections::new(MAX_CONNECTIONS);
+    let connections = Connections::new(limit);
     for id in 0u64.. {
         match next().await {
             Ok(stream) => {

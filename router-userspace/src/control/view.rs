@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use router_common::abi::reason::PacketReason;
 
-use super::protocol::{Connections, Datapath, Instance, Pool, PoolSummary, Reason, Reasons, Rule, Status};
+use super::protocol::{
+    Connections, Datapath, Instance, Load, Pool, PoolSummary, Reason, Reasons, Rule, Status,
+};
 use super::state::State;
 use crate::core::counters::CountByReason;
 use crate::core::health::{CheckKind, CheckSpec, Reachability};
@@ -109,6 +111,23 @@ pub fn instance(pool: &pool::Pool, instance: &pool::Instance, now: Instant) -> I
         max_sessions: instance.max_sessions,
         sessions_total: instance.status.sessions().total(),
         serving: serving(instance),
+        reported: reported(pool, instance, now),
+    }
+}
+
+fn reported(pool: &pool::Pool, instance: &pool::Instance, now: Instant) -> Load {
+    let status = &instance.status;
+    let readings = status.readings(&pool.load, now);
+    Load {
+        status: status.load_status().name().to_owned(),
+        averages: readings.iter().map(|one| (one.metric.name().to_owned(), one.average)).collect(),
+        reported_seconds_ago: status
+            .reported()
+            .map(|reported| now.saturating_duration_since(reported).as_secs_f64()),
+        effective_weight: pool.weight(instance, now),
+        agent_value: status.gauges().agent_value(pool.load.report_ttl, now),
+        agent_text: status.agent_text(),
+        loaded_resources: status.loaded_resources(),
     }
 }
 
@@ -117,8 +136,8 @@ pub fn serving(instance: &pool::Instance) -> bool {
     let status = &instance.status;
     status.admin() == AdminState::Enabled
         && status.reachability() == Reachability::Up
-        && instance.weight > 0
-        && instance.max_sessions.is_none_or(|limit| status.sessions().live() < limit)
+        && status.adjustment().agent_weight().map_or(instance.weight, |order| order.of(instance.weight)) > 0
+        && status.max_sessions(instance.max_sessions).is_none_or(|limit| status.sessions().live() < limit)
 }
 
 pub fn serving_count(pool: &pool::Pool) -> usize {
@@ -192,9 +211,11 @@ pub fn reasons(state: &State) -> Reasons {
     let relayed = state.counters.relayed.iter();
     let refused = state.counters.refused.iter();
     let control = state.counters.control_closed.iter();
+    let reports = state.counters.reports_refused.iter();
     Reasons {
         packet: packet.collect(),
         relay: relayed.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
+        report: reports.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
         control: control.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
         refuse: refused.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
     }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use router_common::abi::reason::{ControlReason, RefuseReason, RelayReason};
+use router_common::abi::reason::{ControlReason, RefuseReason, RelayReason, ReportReason};
 
 /// A count that only grows.
 #[derive(Debug, Default)]
@@ -42,6 +42,13 @@ impl Reason for RefuseReason {
 
 impl Reason for ControlReason {
     const ALL: &'static [Self] = ControlReason::ALL;
+    fn index(self) -> usize {
+        self.index()
+    }
+}
+
+impl Reason for ReportReason {
+    const ALL: &'static [Self] = ReportReason::ALL;
     fn index(self) -> usize {
         self.index()
     }
@@ -99,6 +106,8 @@ pub struct Counters {
     pub refused: CountByReason<RefuseReason>,
     /// Connections of clients of the control socket and the admin address that the daemon closed or lost, by reason.
     pub control_closed: CountByReason<ControlReason>,
+    /// Reports pushed by instances and refused, by reason.
+    pub reports_refused: CountByReason<ReportReason>,
 }
 
 impl Counters {

@@ -17,6 +17,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+pub use log::{Name, changes as log_changes};
 pub use origin::Origin;
 pub use prober::Prober;
 pub use watch::watch;

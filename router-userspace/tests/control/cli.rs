@@ -111,11 +111,15 @@ fn pools_instances_rules_and_flows_are_aligned_tables() {
     let instances = run(&daemon.socket, &["instances"]).out;
     let lines: Vec<_> = instances.lines().collect();
     assert!(
-        lines[0].starts_with("POOL  INSTANCE  ADDRESS       HEALTH  ADMIN        WEIGHT  SESSIONS"),
+        lines[0].starts_with(
+            "POOL  INSTANCE  ADDRESS       HEALTH  ADMIN        LOAD               WEIGHT  SESSIONS"
+        ),
         "{instances}"
     );
     assert!(
-        lines[3].starts_with("maps  gis2      10.0.2.22:80  up      enabled          50         2"),
+        lines[3].starts_with(
+            "maps  gis2      10.0.2.22:80  up      enabled      available cpu 20%      50         2"
+        ),
         "{instances}"
     );
     assert!(lines[4].contains("down") && lines[4].contains("connection refused, 0 s ago"), "{instances}");

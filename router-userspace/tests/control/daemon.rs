@@ -19,6 +19,7 @@ use router::control::state::HeadReader;
 use router::control::{Opened, Server, Settings, State, Timeouts};
 use router::core::counters::Counters;
 use router::core::health::{CheckKind, CheckSpec, Failure, Observation, Reachability};
+use router::core::load::Report;
 use router::core::pool::{Instance, InstanceId, Method as Balance, OnUnavailable, Pool, PoolId};
 use router::core::request::HttpRequest;
 use router::core::rules;
@@ -336,6 +337,8 @@ fn table() -> (RoutingTable, Vec<Session>) {
         table.observe(id(index), Observation::CheckPassed, now);
     }
     table.observe(id(2), Observation::CheckFailed(Failure::Refused), now);
+    let idle = Report { cpu_idle_percent: Some(80.0), ..Report::default() };
+    table.take_report(id(1), &idle, None, now);
     let begin = |index| table.instance(id(index)).status.sessions().begin();
     let sessions = vec![begin(0), begin(1), begin(1)];
     (table, sessions)

@@ -8,6 +8,7 @@ mod average;
 mod gauges;
 mod monitor;
 mod report;
+mod share;
 mod threshold;
 
 use std::time::Duration;
