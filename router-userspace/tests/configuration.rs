@@ -27,7 +27,10 @@ impl Drop for Folder {
 }
 
 fn routerd(arguments: &[&str], config: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_routerd")).args(arguments).arg("--config").arg(config).output().unwrap()
+    // A daemon that serves, where it should have refused, would never end.
+    let mut bounded = Command::new("timeout");
+    bounded.arg("60").arg(env!("CARGO_BIN_EXE_routerd")).args(arguments).arg("--config").arg(config);
+    bounded.output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {

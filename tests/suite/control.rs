@@ -184,7 +184,9 @@ fn a_second_daemon_leaves_the_first_one_s_socket_alone() {
     let lab = TestLab::with_backends(2);
     let router = start(&lab, "relay", "");
     let second = lab
-        .command(Host::Gateway, support::router::binary("routerd"))
+        .command(Host::Gateway, "timeout")
+        .arg("20")
+        .arg(support::router::binary("routerd"))
         .arg("--config")
         .arg(router.configuration_file())
         .output()

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use router::cli::{self, Exit};
 use router::control::{Opened, Settings, State, Timeouts};
 
-use crate::daemon::{Daemon, Directory, Heads};
+use socket2::SockRef;
+
+use crate::daemon::{Daemon, Directory, Heads, PATIENCE};
 
 pub struct Ran {
     pub exit: Exit,
@@ -278,8 +280,10 @@ fn another_program_or_another_version_on_the_socket_is_recognised() {
         let directory = Directory::new();
         let path = directory.path().join("control.sock");
         let listener = UnixListener::bind(&path).unwrap();
+        SockRef::from(&listener).set_read_timeout(Some(PATIENCE)).unwrap();
         let other = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let _ = stream.read(&mut [0; 1024]);
             stream.write_all(answer.as_bytes()).unwrap();
         });
