@@ -20,7 +20,7 @@ use crate::control::protocol::{
 };
 use crate::core::table::RoutingTable;
 use crate::probe::Prober;
-use crate::proxy::listener::{self, Workers};
+use crate::proxy::listener::{self, ListenError, Workers};
 use crate::proxy::settings::{Context, Listener, ListenerSettings};
 
 /// What a new configuration is installed in.
@@ -167,8 +167,19 @@ fn open_new(
     missing
         .map(|plan| {
             let settings = listeners::settings(plan);
-            let sockets = listener::open(&settings, workers)
-                .map_err(|error| Refused::NotInstalled(error.to_string()))?;
+            let sockets = listener::open(&settings, workers).map_err(|error| {
+                let ours = old.iter().find(|old| {
+                    old.address.port() == plan.address.port()
+                        && (old.address.ip().is_unspecified() || plan.address.ip().is_unspecified())
+                });
+                Refused::NotInstalled(match (&error, ours) {
+                    (ListenError::InUse { .. }, Some(ours)) => format!(
+                        "listener {:?} cannot use {} while listener {:?} has {}; remove that one, reload, then add this one",
+                        plan.name, plan.address, ours.name, ours.address
+                    ),
+                    _ => error.to_string(),
+                })
+            })?;
             Ok((settings, sockets))
         })
         .collect()

@@ -121,9 +121,18 @@ fn unpack(bits: u8) -> Reachability {
 impl InstanceStatus {
     /// The status of an instance at the start of the daemon. Without a check an instance is taken to be up.
     pub fn new(admin: AdminState, check: Option<&CheckSpec>) -> Arc<Self> {
+        Self::counting(admin, check, Arc::default())
+    }
+
+    /// The same for an address at which sessions live already.
+    pub fn counting(
+        admin: AdminState,
+        check: Option<&CheckSpec>,
+        sessions: Arc<InstanceCounters>,
+    ) -> Arc<Self> {
         let health = Health::new(check.map_or(Reachability::Up, |check| check.initial));
         Arc::new(Self {
-            sessions: Arc::default(),
+            sessions,
             admin: AtomicU8::new(admin as u8),
             reach: AtomicU8::new(pack(&health)),
             load: AtomicU8::new(LoadStatus::Available as u8),

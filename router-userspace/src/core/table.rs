@@ -2,6 +2,7 @@
 //! configuration builds a new table and swaps it in whole, so no request ever sees half of a change.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::counters::Count;
@@ -11,7 +12,8 @@ use super::memory::{Memory, MemoryLimits};
 use super::methods::consistent_hash::Ring;
 use super::pool::{Instance, InstanceId, Method, OnUnavailable, Pool, PoolId};
 use super::rules::{Index, Match};
-use super::session::InstanceKey;
+use super::session::{InstanceCounters, InstanceKey};
+use super::status::InstanceStatus;
 
 /// What a rule does with the requests that it selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub struct RoutingTable {
     default_rule: DefaultRule,
     pools: Vec<Pool>,
     group: Option<String>,
+    /// Counters of instances that earlier tables had, while sessions live on there.
+    left: Vec<(SocketAddr, Arc<InstanceCounters>)>,
     identities: Identities,
     memory: Arc<Memory>,
     rings: Rings,
@@ -148,6 +152,7 @@ impl RoutingTable {
             default_rule,
             pools,
             group,
+            left: Vec::new(),
             identities: Identities::default(),
             memory: Arc::default(),
             rings: Rings::default(),
@@ -297,17 +302,28 @@ impl RoutingTable {
     }
 
     /// Takes over live state from the table that this one replaces: sessions, health and admin state of instances
-    /// with the same pool, name and address, and hits of rules with the same name. A state that the operator set at
-    /// run time stays, unless the configuration now asks for another one than before.
+    /// with the same pool, name and address, and hits of rules with the same name. A state that was set while the daemon
+    /// ran stays, unless the configuration now asks for another one than before. An instance that has another name or pool
+    /// than before, or that comes back, takes over the sessions that live at its address, and is checked anew.
     pub fn carry_over(&mut self, previous: &RoutingTable) {
         let before: HashMap<_, _> = previous
             .instances()
             .map(|(_, pool, old)| ((&*pool.name, &*old.name, old.address), old))
             .collect();
+        // Sessions are at an address, whatever the instance there is called.
+        let now = previous.instances().map(|(_, _, old)| (old.address, Arc::clone(old.status.sessions())));
+        let mut counters: HashMap<_, _> = previous.left.iter().cloned().chain(now).collect();
         for pool in &mut self.pools {
             for instance in &mut pool.instances {
                 let identity = (pool.name.as_str(), instance.name.as_str(), instance.address);
-                let Some(before) = before.get(&identity) else { continue };
+                let Some(before) = before.get(&identity) else {
+                    if let Some(counters) = counters.remove(&instance.address) {
+                        instance.status =
+                            InstanceStatus::counting(instance.state, pool.check.as_ref(), counters);
+                    }
+                    continue;
+                };
+                counters.remove(&instance.address);
                 instance.status = Arc::clone(&before.status);
                 if pool.check.is_none() {
                     instance.status.trust();
@@ -320,6 +336,7 @@ impl RoutingTable {
                 }
             }
         }
+        self.left = counters.into_iter().filter(|(_, counters)| counters.live() > 0).collect();
         let before: HashMap<_, _> = previous.rules.iter().map(|rule| (rule.name.as_str(), rule)).collect();
         for rule in &mut self.rules {
             if let Some(old) = before.get(rule.name.as_str()) {

@@ -260,6 +260,32 @@ fn an_instance_that_moved_to_another_address_starts_anew() {
 }
 
 #[test]
+fn sessions_stay_with_the_address_when_an_instance_is_renamed_or_removed_and_brought_back() {
+    let at = |name: &str, port: u16| {
+        let mut instance = instance(name);
+        instance.address.set_port(port);
+        instance
+    };
+    let first = one_pool([at("a", 81), at("b", 82)]);
+    let (chosen, session) = first.place(&get("/"), &[]).unwrap();
+    assert_eq!(chosen, "a");
+
+    let mut renamed = table(vec![], vec![pool("other", [at("new", 81), at("b", 82)])]);
+    renamed.carry_over(&first);
+    assert_eq!(renamed.live("new"), 1);
+    let mut removed = one_pool([at("b", 82)]);
+    removed.carry_over(&renamed);
+    let mut still_removed = one_pool([at("b", 82)]);
+    still_removed.carry_over(&removed);
+    let mut back = one_pool([at("a", 81), at("b", 82)]);
+    back.carry_over(&still_removed);
+    assert_eq!(back.live("a"), 1);
+    assert_eq!(back.goes_to(&get("/")), "b", "it has fewer sessions");
+    drop(session);
+    assert_eq!(back.live("a"), 0);
+}
+
+#[test]
 fn a_rule_that_names_a_pool_that_is_not_there_makes_no_table() {
     let broken = RoutingTable::new(
         vec![rule("r", "Any()", SECOND)],

@@ -224,6 +224,17 @@ fn a_change_that_makes_no_sense_is_refused_and_says_why() {
 }
 
 #[test]
+fn a_change_that_cannot_be_stored_is_refused() {
+    let site = Site::new("stored");
+    fs::write(site.directory.join("state"), "a file where a folder should be").unwrap();
+    let next = site.running.change(vec![set_rule("one", json!({ "enabled": false }))], 1).unwrap();
+    let error = site.running.store(&next).unwrap_err();
+    assert!(matches!(error, Refused::NotWritten { .. }), "{error}");
+    assert!(error.to_string().contains("state/changes.json cannot be written"), "{error}");
+    assert!(site.changes().is_empty());
+}
+
+#[test]
 fn several_changes_apply_together_or_not_at_all() {
     let site = Site::new("together");
     let good = set_rule("one", json!({ "enabled": false }));
