@@ -133,8 +133,6 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         })
         .collect();
     let workers = Arc::new(Workers::start(workers, serving).context("cannot start the workers")?);
-    let reports =
-        reports.map(|plan| reports::serve(&plan, Arc::clone(&table), Arc::clone(&counters))).transpose()?;
     let heads = Arc::new(Heads::of(&listeners));
     let shown_listeners = Arc::new(ArcSwap::from_pointee(listeners.iter().map(Into::into).collect()));
     let parts = Parts {
@@ -147,6 +145,13 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         datapath: datapath.clone(),
     };
     let configuration = Arc::new(Configuration::new(parts, running, listeners));
+    runtime.spawn(reports::end_leases(Arc::clone(&configuration)));
+    let reports = reports
+        .map(|plan| {
+            let registry: Arc<dyn reports::Registry> = Arc::<Configuration>::clone(&configuration);
+            reports::serve(&plan, Arc::clone(&table), registry, Arc::clone(&counters))
+        })
+        .transpose()?;
     let live = control::Live {
         table,
         counters,

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use router::app::reports;
@@ -14,6 +14,8 @@ use router::control::reports::ReportServer;
 use router::core::counters::Counters;
 use router::core::health::Reachability;
 use router::core::load::LoadStatus;
+use router::core::pool::PoolId;
+use router::core::registry::RegistrationError;
 use router::core::table::RoutingTable;
 use router_common::abi::reason::ReportReason;
 use serde_json::{Value, json};
@@ -27,6 +29,22 @@ struct Daemon {
     counters: Arc<Counters>,
     server: ReportServer,
     folder: PathBuf,
+}
+
+/// Puts the table in force.
+struct Swap(Arc<ArcSwap<RoutingTable>>);
+
+impl reports::Registry for Swap {
+    fn register(
+        &self,
+        pool: PoolId,
+        name: &str,
+        address: SocketAddr,
+        now: Instant,
+    ) -> Result<Arc<RoutingTable>, RegistrationError> {
+        self.0.store(Arc::new(self.0.load().register(pool, name, address, now)?));
+        Ok(self.0.load_full())
+    }
 }
 
 impl Drop for Daemon {
@@ -80,7 +98,10 @@ address = "127.0.0.4:80"
     let counters = Arc::new(Counters::default());
     let mut reports_plan = plan.reports.unwrap();
     reports_plan.listen.set_port(0);
-    let server = reports::serve(&reports_plan, Arc::clone(&table), Arc::clone(&counters)).unwrap();
+    let server = {
+        let registry = Arc::new(Swap(Arc::clone(&table)));
+        reports::serve(&reports_plan, Arc::clone(&table), registry, Arc::clone(&counters)).unwrap()
+    };
     Daemon { table, counters, server, folder }
 }
 
@@ -226,7 +247,8 @@ fn a_daemon_whose_tokens_cannot_be_read_says_so_and_does_not_start() {
         tokens: vec![config::PoolToken { pool: "gis".to_owned(), file: "/nonexistent/token".into() }],
     };
     let table = daemon("").table.clone();
-    let error = reports::serve(&plan, table, Arc::default()).unwrap_err().to_string();
+    let registry = Arc::new(Swap(Arc::clone(&table)));
+    let error = reports::serve(&plan, table, registry, Arc::default()).unwrap_err().to_string();
     assert!(error.starts_with("cannot read token_file /nonexistent/token"), "{error}");
 }
 
@@ -267,4 +289,51 @@ fn the_agent_says_why_a_router_does_not_take_its_reports() {
         let said = String::from_utf8_lossy(&done.stderr);
         assert!(!done.status.success() && said.contains(wanted), "{said}");
     }
+}
+
+#[test]
+fn an_instance_joins_by_reporting_and_is_forgotten_when_it_has_been_silent_for_long() {
+    let daemon = daemon(", allow_registration = true, forget_after = \"20s\"");
+    let here = json!({ "instance": "gis9", "address": "127.0.0.9:80", "cpu_idle_percent": 90 });
+    let (status, answer) = daemon.report(TOKEN, &json!({ "instance": "gis9" }));
+    assert_eq!(status, 404);
+    assert!(answer["help"].as_str().unwrap().contains("`address`"), "{answer}");
+    assert_eq!(daemon.report(TOKEN, &here).1["registered"], json!(true));
+    assert_eq!(daemon.report(TOKEN, &here).1["registered"], json!(false));
+    assert_eq!(daemon.table.load().pools()[0].instances.len(), 4);
+
+    // A reload keeps it, as long as the pool lets instances join.
+    let table = daemon.table.load();
+    let configured = |joins: bool| {
+        let mut pools = table.pools().to_vec();
+        pools[0].instances.retain(|instance| !instance.registered);
+        pools[0].registration = pools[0].registration.filter(|_| joins);
+        let mut next = RoutingTable::new(vec![], Default::default(), pools, None).unwrap();
+        next.carry_over(&table);
+        next.pools()[0].instances.len()
+    };
+    assert_eq!((configured(true), configured(false)), (4, 3));
+
+    let now = Instant::now();
+    assert!(table.forget_silent(now + Duration::from_secs(15)).is_none());
+    let (next, forgotten) = table.forget_silent(now + Duration::from_secs(25)).unwrap();
+    assert_eq!((forgotten, next.pools()[0].instances.len()), (vec!["gis9".to_owned()], 3));
+}
+
+#[test]
+fn registration_is_bounded_and_takes_nothing_away_from_others() {
+    let daemon = daemon(", allow_registration = true, max_registered = 5");
+    let join =
+        |name: &str, address: &str| daemon.report(TOKEN, &json!({ "instance": name, "address": address })).0;
+    assert_eq!(join("thief", "127.0.0.2:80"), 409, "the address of gis1");
+    assert_eq!(join("web1", "127.0.0.8:80"), 409, "the name of an instance of another pool");
+    assert_eq!(join("nowhere", "0.0.0.0:80"), 409);
+    assert_eq!(join("everybody", "224.0.0.1:80"), 409);
+    let flood: Vec<u16> = (1..=50).map(|n| join(&format!("f{n}"), &format!("127.0.1.{n}:80"))).collect();
+    assert_eq!(flood.iter().filter(|&&status| status == 200).count(), 5);
+    assert_eq!(daemon.refused(ReportReason::RegistryFull), 45);
+    assert_eq!(daemon.refused(ReportReason::RegistrationConflict), 4);
+    assert_eq!(daemon.report(OTHER, &json!({ "instance": "x", "address": "127.0.2.1:80" })).0, 404);
+    assert_eq!(daemon.table.load().pools()[0].instances.len(), 8);
+    assert_eq!(join("gis1", "127.0.0.2:80"), 200, "those of the configuration report as before");
 }

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use socket2::Socket;
@@ -18,6 +18,8 @@ use crate::control::configuration::Configurator;
 use crate::control::protocol::{
     self, Applied, ChangeRequest, Changes, DropRequest, LastReload, ReloadRequest, WriteRequest,
 };
+use crate::core::pool::PoolId;
+use crate::core::registry::RegistrationError;
 use crate::core::table::RoutingTable;
 use crate::probe::Prober;
 use crate::proxy::listener::{self, ListenError, Workers};
@@ -115,6 +117,47 @@ impl Configuration {
             log(&applied);
         }
         Ok(applied)
+    }
+
+    /// Lets an instance join a pool, at once for every request to come.
+    pub fn register(
+        &self,
+        pool: PoolId,
+        name: &str,
+        address: SocketAddr,
+        now: Instant,
+    ) -> Result<Arc<RoutingTable>, RegistrationError> {
+        let held = self.held();
+        let listeners = held.iter().flat_map(|held| &held.listeners);
+        if listeners.map(|listener| listener.address).any(|own| own == address) {
+            return Err(RegistrationError::Unusable);
+        }
+        let next = self.parts.table.load().register(pool, name, address, now)?;
+        Ok(self.put(&held, next))
+    }
+
+    /// Removes the instances that joined and have been silent for too long.
+    pub fn forget_silent(&self, now: Instant) {
+        let held = self.held();
+        let Some((next, forgotten)) = self.parts.table.load().forget_silent(now) else { return };
+        self.put(&held, next);
+        for instance in forgotten {
+            tracing::info!(%instance, "instance is forgotten: it joined by itself and does not report any more");
+        }
+    }
+
+    /// Puts a table in force that differs in its instances. `held` keeps reloads away meanwhile.
+    fn put(&self, held: &Option<Held>, next: RoutingTable) -> Arc<RoutingTable> {
+        let parts = &self.parts;
+        let table = Arc::new(next);
+        parts.table.store(Arc::clone(&table));
+        if let Some(held) = held {
+            parts.prober.install(&table);
+            if parts.context.flows.is_some() {
+                datapath::exempt_from_tracking(&parts.datapath, &held.listeners, &table);
+            }
+        }
+        table
     }
 
     fn install(&self, held: &mut Held, next: Next) -> Result<(), Refused> {

@@ -19,6 +19,7 @@ pub mod memory;
 pub mod methods;
 pub mod path;
 pub mod pool;
+pub mod registry;
 pub mod request;
 pub mod rules;
 pub mod session;

@@ -148,6 +148,8 @@ pub struct Instance {
     pub node: Option<String>,
     /// In place of the pool's.
     pub thresholds: Option<Box<Thresholds>>,
+    /// Whether it joined by reporting; the configuration does not have it.
+    pub registered: bool,
     pub status: Arc<InstanceStatus>,
 }
 
@@ -164,6 +166,7 @@ impl Instance {
             state: AdminState::Enabled,
             node: None,
             thresholds: None,
+            registered: false,
             status: InstanceStatus::new(AdminState::Enabled, check),
         }
     }

@@ -197,6 +197,43 @@ impl RoutingTable {
         Rings { by_pool, default_rule: (asked && several).then(|| of(&self.default_rule.pools)) }
     }
 
+    /// The same table with other instances.
+    pub(super) fn with_pools(&self, pools: Vec<Pool>) -> Self {
+        let mut next = Self { pools, ..self.clone() };
+        next.rings = next.build_rings();
+        next.settle();
+        next
+    }
+
+    /// Takes over the instances that joined by themselves, where the pool still lets instances join and nothing in the
+    /// configuration has their name or address.
+    fn keep_registered(&mut self, previous: &RoutingTable) {
+        let joined: Vec<_> = previous
+            .instances()
+            .filter(|(_, _, instance)| instance.registered)
+            .filter(|(_, _, instance)| !self.has_name(&instance.name) && !self.has_address(instance.address))
+            .map(|(_, pool, instance)| (pool.name.clone(), instance.clone()))
+            .collect();
+        if joined.is_empty() {
+            return;
+        }
+        for (name, instance) in joined {
+            let pool = self.pools.iter_mut().find(|pool| pool.name == name && pool.registration.is_some());
+            if let Some(pool) = pool {
+                pool.instances.push(instance);
+            }
+        }
+        self.rings = self.build_rings();
+    }
+
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.instances().any(|(_, _, instance)| instance.name == name)
+    }
+
+    pub(super) fn has_address(&self, address: std::net::SocketAddr) -> bool {
+        self.instances().any(|(_, _, instance)| instance.address == address)
+    }
+
     /// Takes note of whose state the instances have, after that may have changed.
     fn settle(&mut self) {
         self.places =
@@ -313,6 +350,7 @@ impl RoutingTable {
         // Sessions are at an address, whatever the instance there is called.
         let now = previous.instances().map(|(_, _, old)| (old.address, Arc::clone(old.status.sessions())));
         let mut counters: HashMap<_, _> = previous.left.iter().cloned().chain(now).collect();
+        self.keep_registered(previous);
         for pool in &mut self.pools {
             for instance in &mut pool.instances {
                 let identity = (pool.name.as_str(), instance.name.as_str(), instance.address);

@@ -125,6 +125,7 @@ fn instance(
         spare: instance.spare.value,
         state: instance.state.value,
         node: instance.node.as_ref().map(|node| node.value.clone()),
+        registered: false,
         thresholds: instance.thresholds.as_ref().map(|own| Box::new(load::thresholds(pool, own, report))),
         status: InstanceStatus::new(instance.state.value, check),
     })
