@@ -163,6 +163,28 @@ reasons! {
 }
 
 reasons! {
+    /// What became of a persistence cookie.
+    CookieEvent {
+        /// It named an instance, and the request went there.
+        Honoured = "honoured",
+        /// Ignored: not made with one of the keys, or cut short.
+        Forged = "forged",
+        /// Ignored: of another generation.
+        Generation = "generation",
+        /// Ignored: older than its age, or from the future.
+        Expired = "expired",
+        /// Ignored: its instance is not, or no longer, in the rule's pool.
+        UnknownInstance = "unknown_instance",
+        /// Ignored: its instance may not serve.
+        CannotServe = "cannot_serve",
+        /// A new one was put into a response.
+        Inserted = "inserted",
+        /// A new one could not be put into a response: it did not begin with a complete HTTP/1 head of at most 64 KiB.
+        NoResponseHead = "no_response_head",
+    }
+}
+
+reasons! {
     /// Why the control server closed a client's connection.
     ControlReason {
         /// Every place was taken by a client that was being answered or had only just connected.

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use router_common::abi::reason::CookieEvent;
+
 use super::arguments::Question;
 use super::client::Client;
 use super::overview::{admin, health};
@@ -68,6 +70,12 @@ fn identity(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
     }
     if let Some(resource) = &explanation.resource {
         writeln!(out, "resource {resource}")?;
+    }
+    if let Some(event) = &explanation.cookie {
+        let said = if event == CookieEvent::Honoured.name() { "honoured" } else { "ignored" };
+        let meaning = CookieEvent::ALL.iter().find(|known| known.name() == event);
+        let meaning = meaning.map_or(event.as_str(), |event| event.description().trim());
+        writeln!(out, "its persistence cookie is {said} ({meaning})")?;
     }
     if explanation.untrusted {
         writeln!(out, "a user or groups were sent from an address that is not trusted, and are ignored")?;

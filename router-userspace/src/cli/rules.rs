@@ -44,6 +44,7 @@ pub(super) fn reasons(reasons: &Reasons, out: &mut dyn Write) -> io::Result<()> 
         ("REFUSED", &reasons.refuse),
         ("REPORTS", &reasons.report),
         ("CONTROL", &reasons.control),
+        ("COOKIE", &reasons.cookie),
     ];
     for (number, (title, list)) in parts.into_iter().enumerate() {
         if number > 0 {

@@ -16,6 +16,7 @@ use super::report::{Problem, Span};
 use super::values::{self, Found, Wrong};
 use super::{identity, schema, settings::*};
 use crate::core::health::Reachability;
+use crate::core::persistence::SameSite;
 use crate::core::pool::{AllDown, Method};
 use crate::core::status::AdminState;
 
@@ -137,6 +138,7 @@ pub(super) struct Rule {
     pub method: Option<Placed<Method>>,
     pub affinity: Option<Placed<bool>>,
     pub allow_exhausted: Option<Placed<bool>>,
+    pub persistence: Option<Persistence>,
     pub action: Option<Placed<()>>,
     pub status: Option<Placed<u16>>,
     /// The keys that are written, right or wrong: a wrong value is no reason to call its key missing.
@@ -150,6 +152,20 @@ pub(super) struct DefaultRule {
     pub method: Option<Placed<Method>>,
     pub affinity: Option<Placed<bool>>,
     pub allow_exhausted: Option<Placed<bool>>,
+    pub persistence: Option<Persistence>,
+}
+
+pub(super) struct Persistence {
+    pub span: Span,
+    pub cookie: Option<Placed<String>>,
+    pub key_file: Option<Placed<PathBuf>>,
+    pub age: Placed<Duration>,
+    pub domain: Option<Placed<String>>,
+    pub path: Placed<String>,
+    pub secure: Placed<bool>,
+    pub http_only: Placed<bool>,
+    pub same_site: Option<Placed<SameSite>>,
+    pub generation: Placed<u32>,
 }
 
 /// What happens when nobody can serve; pools are still names.
@@ -416,6 +432,7 @@ fn rule(section: Section<'_, '_>) -> Rule {
         method: section.optional("method", values::choice(METHODS, &[])),
         affinity: section.optional("affinity", affinity),
         allow_exhausted: section.optional("allow_exhausted", values::boolean),
+        persistence: section.table("persistence", &schema::PERSISTENCE).map(persistence),
         action: section.optional("action", values::choice(&[("deny", ())], &[])),
         status: section.optional("status", values::integer(400..=599)),
         has_pool: section.has("pool"),
@@ -432,7 +449,38 @@ fn default_rule(section: Section<'_, '_>) -> DefaultRule {
         method: section.optional("method", values::choice(METHODS, &[])),
         affinity: section.optional("affinity", affinity),
         allow_exhausted: section.optional("allow_exhausted", values::boolean),
+        persistence: section.table("persistence", &schema::PERSISTENCE).map(persistence),
     };
     section.finish();
     rule
+}
+
+const SAME_SITES: &[(&str, SameSite)] =
+    &[("strict", SameSite::Strict), ("lax", SameSite::Lax), ("none", SameSite::None)];
+
+fn persistence(section: Section<'_, '_>) -> Persistence {
+    let persistence = Persistence {
+        span: section.span.clone(),
+        cookie: section.required("cookie", values::token),
+        key_file: section.required("key_file", values::path),
+        age: section.defaulted("age", values::duration(Duration::ZERO..=400 * DAY)),
+        domain: section.optional("domain", cookie_attribute),
+        path: section.defaulted("path", cookie_attribute),
+        secure: section.defaulted("secure", values::boolean),
+        http_only: section.defaulted("http_only", values::boolean),
+        same_site: section.optional("same_site", values::choice(SAME_SITES, &[])),
+        generation: section.defaulted("generation", values::integer(0..=u32::MAX)),
+    };
+    section.finish();
+    persistence
+}
+
+/// A value that can stand in a `Set-Cookie` attribute (RFC 6265 §4.1.1).
+fn cookie_attribute(found: Found<'_>) -> Result<String, Wrong> {
+    let text = values::string(found)?;
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';') {
+        return Ok(text);
+    }
+    Err(Wrong::new(format!("cannot stand in a cookie: {}", describe(found)))
+        .help("use visible ASCII characters other than ';'"))
 }

@@ -293,10 +293,11 @@ pub static RULE: Section = Section {
         key("method", "\"fewest-sessions\""),
         key("affinity", "0"),
         key("allow_exhausted", "true"),
+        key("persistence", "{ cookie = \"RTID\", key_file = \"/etc/router/cookie.key\" }"),
         key("action", "\"deny\""),
         key("status", "403"),
     ],
-    later: &["persistence", "preload"],
+    later: &["preload"],
 };
 
 pub static DEFAULT_RULE: Section = Section {
@@ -307,6 +308,23 @@ pub static DEFAULT_RULE: Section = Section {
         key("method", "\"fewest-sessions\""),
         key("affinity", "0"),
         key("allow_exhausted", "true"),
+        key("persistence", "{ cookie = \"RTID\", key_file = \"/etc/router/cookie.key\" }"),
+    ],
+    later: &[],
+};
+
+pub static PERSISTENCE: Section = Section {
+    title: "`persistence` of a rule",
+    keys: &[
+        key("cookie", "\"RTID\""),
+        key("key_file", "\"/etc/router/cookie.key\""),
+        with_default("age", "\"0s\""),
+        key("domain", "\"shop.example\""),
+        with_default("path", "\"/\""),
+        with_default("secure", "false"),
+        with_default("http_only", "true"),
+        key("same_site", "\"lax\""),
+        with_default("generation", "1"),
     ],
     later: &[],
 };
@@ -336,6 +354,7 @@ pub static SECTIONS: &[&Section] = &[
     &INSTANCE_THRESHOLDS,
     &RULE,
     &DEFAULT_RULE,
+    &PERSISTENCE,
     &GROUP,
     &REPORTS,
 ];

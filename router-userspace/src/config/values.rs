@@ -194,6 +194,17 @@ pub(super) fn name(found: Found<'_>) -> Result<String, Wrong> {
     Err(Wrong::new(format!("is not a usable name: {}", describe(found))).help(help))
 }
 
+/// A token of HTTP (RFC 9110 §5.6.2), such as a cookie's name.
+pub(super) fn token(found: Found<'_>) -> Result<String, Wrong> {
+    let text = string(found)?;
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if !text.is_empty() && text.len() <= 255 && text.bytes().all(allowed) {
+        return Ok(text);
+    }
+    Err(Wrong::new(format!("is not a name that HTTP allows: {}", describe(found)))
+        .help("use letters, digits, '-' and '_'"))
+}
+
 /// An address and port of a listener or an instance.
 pub(super) fn socket_address(found: Found<'_>) -> Result<SocketAddr, Wrong> {
     const EXAMPLE: &str = "write \"10.0.1.1:80\", or \"[2001:db8::1]:80\" for IPv6";

@@ -1,7 +1,7 @@
 //! Answering `explain`: a head as a client would send it, read by the listeners' own parser, decided by the decision
 //! core's own code, and the trace in words.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use router_common::abi::reason::RefuseReason;
 
@@ -16,6 +16,7 @@ use super::view;
 use crate::core::choose::{Exclusion, LostBy};
 use crate::core::decide::{Attempt, Outcome};
 use crate::core::explain::{InstanceResult, InstanceTrace, RuleResult, RuleTrace, SessionTrace, Trace};
+use crate::core::persistence::unix_time;
 use crate::core::pool::Method;
 use crate::core::request::{HttpRequest, Request};
 use crate::core::table::{RoutingTable, RuleRef};
@@ -35,7 +36,7 @@ pub fn explain(state: &State, asked: &ExplainRequest) -> Result<Explanation, Ref
             &table,
             table.explain(
                 &Request { listener: &listener.name, client, tls: false, http },
-                &Attempt::first(Instant::now()),
+                &Attempt { unix_time: unix_time(SystemTime::now()), ..Attempt::first(Instant::now()) },
             ),
             path,
         )
@@ -94,6 +95,7 @@ fn refused(reason: RefuseReason) -> Explanation {
         },
         normalised_path: None,
         rules: Vec::new(),
+        cookie: None,
         instances: Vec::new(),
         method: None,
         fell_back_from: None,
@@ -134,6 +136,7 @@ fn in_words(table: &RoutingTable, trace: Trace, normalised_path: Option<String>)
         outcome: outcome(table, &trace),
         normalised_path,
         rules: rules.chain(by_default).collect(),
+        cookie: trace.cookie.map(|event| event.name().to_owned()),
         instances: instances.collect(),
         method: (candidates > 1).then(|| trace.method.name().to_owned()),
         fell_back_from: (trace.asked_method != trace.method).then(|| trace.asked_method.name().to_owned()),

@@ -3,7 +3,6 @@
 //! Labels take their values from the configuration and from the lists of reasons only, never from clients, so the
 //! number of series is bounded by the configuration.
 
-mod decisions;
 mod process;
 
 use std::collections::BTreeMap;
@@ -16,7 +15,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, prometheus_te
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use router_common::abi::reason::{ControlReason, PacketReason, RefuseReason, RelayReason, ReportReason};
+use router_common::abi::reason::{
+    ControlReason, CookieEvent, PacketReason, RefuseReason, RelayReason, ReportReason,
+};
 
 use super::state::State;
 use super::view;
@@ -48,7 +49,6 @@ impl Collector for Scrape {
         reasons(&mut encoder, &self.0)?;
         flows(&mut encoder, &self.0)?;
         rules(&mut encoder, &self.0)?;
-        decisions::encode(&mut encoder, self.0.table.load().memory())?;
         pools(&mut encoder, &self.0)
     }
 }
@@ -102,6 +102,12 @@ fn reasons(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     let refused = state.counters.refused.iter().map(|(reason, count)| ([("reason", reason.name())], count));
     counts(encoder, "refused", &help, refused)?;
     let help = meanings(
+        "Persistence cookies read and set",
+        CookieEvent::ALL.iter().map(|event| (event.name(), event.description())),
+    );
+    let cookies = state.counters.cookies.iter().map(|(event, count)| ([("event", event.name())], count));
+    counts(encoder, "cookies", &help, cookies)?;
+    let help = meanings(
         "Connections to the control socket and the admin address that did not end by themselves",
         ControlReason::ALL.iter().map(|reason| (reason.name(), reason.description())),
     );
@@ -152,7 +158,7 @@ fn flows(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
 
 fn rules(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     let table = state.table.load();
-    let all = (0..table.rules().len()).map(RuleRef::Rule).chain([RuleRef::Default, RuleRef::ActiveSession]);
+    let all = (0..table.rules().len()).map(RuleRef::Rule).chain([RuleRef::Default]);
     let hits = all.map(|rule| ([("rule", table.rule_name(rule))], table.hits(rule).get()));
     counts(encoder, "rule_requests", "Requests that the rule selected", hits)
 }

@@ -13,7 +13,6 @@ pub mod protocol;
 pub mod reports;
 mod routes;
 pub mod server;
-mod sessions;
 pub mod socket;
 pub mod state;
 mod view;

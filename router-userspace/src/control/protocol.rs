@@ -215,45 +215,6 @@ pub struct FlowQuery {
     pub limit: Option<usize>,
 }
 
-/// Query of `GET /v1/sessions`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SessionQuery {
-    /// Greatest number of sessions in the answer; 1000 if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<usize>,
-}
-
-/// `GET /v1/sessions`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sessions {
-    /// All of them, whatever the limit is.
-    pub count: usize,
-    /// Users whose last instance is remembered.
-    pub users: usize,
-    /// Resources that some instance has loaded for a session or ahead of users.
-    pub resources: usize,
-    /// Requests that wait for an instance to free.
-    pub waiting: usize,
-    pub sessions: Vec<SessionEntry>,
-}
-
-/// One user's work with one application.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SessionEntry {
-    /// Tells sessions apart. The key itself may be a secret, and is not shown.
-    pub id: String,
-    pub listener: String,
-    pub pool: Option<String>,
-    /// `None` if it is no longer configured.
-    pub instance: Option<String>,
-    /// Connections that are open now.
-    pub connections: u32,
-    pub idle_seconds: f64,
-    pub idle_timeout_seconds: f64,
-    pub resources: Vec<String>,
-}
-
 /// `GET /v1/flows`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flows {
@@ -340,6 +301,9 @@ pub struct Explanation {
     pub normalised_path: Option<String>,
     /// Every rule in order, up to and including the one that decided.
     pub rules: Vec<ExplainedRule>,
+    /// What the rule's persistence cookie is worth, if the request carries one: `honoured`, or why it is ignored; see `GET /v1/reasons`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<String>,
     /// Every instance of the pools that the deciding rule names.
     pub instances: Vec<ExplainedInstance>,
     /// How the instance was picked among the candidates, if there was a choice.
@@ -424,6 +388,8 @@ pub struct ExplainedInstance {
 pub struct Reasons {
     /// What became of packets in the kernel.
     pub packet: Vec<Reason>,
+    /// What became of persistence cookies.
+    pub cookie: Vec<Reason>,
     /// Why connections were relayed in user space instead of being handed off.
     pub relay: Vec<Reason>,
     /// Why connections or requests were refused.

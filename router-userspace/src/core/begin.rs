@@ -16,6 +16,8 @@ pub(super) trait Begin {
     type Session;
     /// Another connection of a session that lives on this instance; `None` if it has moved meanwhile.
     fn resume(&self, id: InstanceId, seen: Option<InstanceKey>) -> Option<Self::Session>;
+    /// A session on the instance that the request's cookie names; `None` if its session key has moved elsewhere meanwhile.
+    fn come_back(&self, id: InstanceId, seen: Option<InstanceKey>) -> Option<Self::Session>;
     /// A new session on the chosen instance; `None` if what the choice rested on has changed since.
     fn claim(&self, choice: &Choice, terms: &Terms<'_>, seen: Option<InstanceKey>) -> Option<Self::Session>;
 }
@@ -27,6 +29,10 @@ impl Begin for Pretend {
     type Session = ();
 
     fn resume(&self, _id: InstanceId, _seen: Option<InstanceKey>) -> Option<()> {
+        Some(())
+    }
+
+    fn come_back(&self, _id: InstanceId, _seen: Option<InstanceKey>) -> Option<()> {
         Some(())
     }
 
@@ -47,15 +53,19 @@ impl Begin for Real<'_> {
     type Session = Session;
 
     fn resume(&self, id: InstanceId, seen: Option<InstanceKey>) -> Option<Session> {
+        let session = self.come_back(id, seen)?;
+        self.table.memory().counts.sessions_resumed.add(1);
+        Some(session)
+    }
+
+    fn come_back(&self, id: InstanceId, seen: Option<InstanceKey>) -> Option<Session> {
         let counters = self.table.instance(id).status.sessions();
         let opened = self
             .identity
             .resource
             .as_deref()
             .and_then(|resource| self.table.memory().resources.open(resource, counters, None));
-        let session = self.remember(counters.begin(), id, opened, seen)?;
-        self.table.memory().counts.sessions_resumed.add(1);
-        Some(session)
+        self.remember(counters.begin(), id, opened, seen)
     }
 
     fn claim(&self, choice: &Choice, terms: &Terms<'_>, seen: Option<InstanceKey>) -> Option<Session> {

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use router_common::abi::reason::{ControlReason, RefuseReason, RelayReason, ReportReason};
+use router_common::abi::reason::{ControlReason, CookieEvent, RefuseReason, RelayReason, ReportReason};
 
 /// A count that only grows.
 #[derive(Debug, Default)]
@@ -49,6 +49,13 @@ impl Reason for ControlReason {
 
 impl Reason for ReportReason {
     const ALL: &'static [Self] = ReportReason::ALL;
+    fn index(self) -> usize {
+        self.index()
+    }
+}
+
+impl Reason for CookieEvent {
+    const ALL: &'static [Self] = CookieEvent::ALL;
     fn index(self) -> usize {
         self.index()
     }
@@ -104,6 +111,8 @@ pub struct Counters {
     pub relayed: CountByReason<RelayReason>,
     /// Connections and requests refused, by reason.
     pub refused: CountByReason<RefuseReason>,
+    /// What became of persistence cookies.
+    pub cookies: CountByReason<CookieEvent>,
     /// Connections of clients of the control socket and the admin address that the daemon closed or lost, by reason.
     pub control_closed: CountByReason<ControlReason>,
     /// Reports pushed by instances and refused, by reason.

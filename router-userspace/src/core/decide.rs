@@ -5,17 +5,24 @@
 
 use std::time::Instant;
 
+use router_common::abi::reason::CookieEvent;
+
 use super::begin::{Begin, Real};
 use super::candidates::Judge;
 use super::choose::{Choice, Exclusion, Standing, Terms};
 use super::identity::Identity;
 use super::memory::places::PlaceKey;
 use super::methods::consistent_hash::{Ring, stable_hash};
+use super::persistence::Persistence;
 use super::pool::{InstanceId, Method, OnUnavailable, PoolId};
 use super::request::Request;
+use super::rules::fields::cookie_values;
 use super::rules::{Test, View};
 use super::session::{InstanceKey, Session};
 use super::table::{Action, Overrides, RoutingTable, Rule, RuleRef};
+
+/// Cookies of one name that are looked into.
+const MAX_COOKIES: usize = 8;
 
 /// What becomes of a request. `S` is the session that began with the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +52,8 @@ impl<S> Outcome<S> {
 pub struct Decision<S = Session> {
     pub rule: RuleRef,
     pub outcome: Outcome<S>,
+    /// What became of the rule's persistence cookie, if the request carries one; of several, of the one that was honoured or the last.
+    pub cookie: Option<CookieEvent>,
 }
 
 /// One try to place a request.
@@ -53,14 +62,16 @@ pub struct Attempt<'a> {
     /// The instances that this request could not connect to; they are left out.
     pub tried: &'a [InstanceId],
     pub now: Instant,
+    /// The same moment in seconds since 1970, by which the age of cookies is told.
+    pub unix_time: u32,
     /// Whether the request is the first of its line, so that nobody waits before it.
     pub first_in_line: bool,
 }
 
 impl Attempt<'_> {
-    /// A request that has tried nothing yet.
+    /// A request that has tried nothing yet. Set `unix_time` too where cookies may be read.
     pub fn first(now: Instant) -> Self {
-        Self { tried: &[], now, first_in_line: false }
+        Self { tried: &[], now, unix_time: 0, first_in_line: false }
     }
 }
 
@@ -121,28 +132,76 @@ impl RoutingTable {
         witness.identity(identity);
         let mut route = Route { request, attempt, identity, seen: None, begin, witness };
         if let Some((id, session)) = self.resume(&mut route) {
-            return Decision { rule: RuleRef::ActiveSession, outcome: Outcome::Instance { id, session } };
+            let outcome = Outcome::Instance { id, session };
+            return Decision { rule: RuleRef::ActiveSession, outcome, cookie: None };
         }
         let rule = self.select(&View::normalised(request, identity), route.witness);
         if let Some(raw) = View::raw(request, identity) {
             let raw_rule = self.select(&raw, &mut ());
             route.witness.raw_path_selects(raw_rule);
             if raw_rule != rule {
-                return Decision { rule, outcome: Outcome::AmbiguousPath };
+                return Decision { rule, outcome: Outcome::AmbiguousPath, cookie: None };
             }
         }
         if let RuleRef::Rule(index) = rule
             && let Action::Deny { status } = self.rules()[index].action
         {
-            return Decision { rule, outcome: Outcome::Deny { status } };
+            return Decision { rule, outcome: Outcome::Deny { status }, cookie: None };
         }
         let pools = self.pools_of(rule);
+        let cookie = self.read_cookie(&route, rule, pools);
+        if let Some(Ok(id)) = cookie
+            && let Some(session) = route.begin.come_back(id, route.seen)
+        {
+            let outcome = Outcome::Instance { id, session };
+            return Decision { rule, outcome, cookie: Some(CookieEvent::Honoured) };
+        }
         let action = self.overrides(rule).on_unavailable.or_else(|| match pools {
             &[pool] => self.pool(pool).on_unavailable,
             _ => None,
         });
         let outcome = self.place(&mut route, rule, pools, action, self.pools().len());
-        Decision { rule, outcome }
+        Decision { rule, outcome, cookie: cookie.and_then(Result::err) }
+    }
+
+    /// The instance that the request's cookie names, if the rule keeps its clients by one, or why the cookie is ignored.
+    fn read_cookie<B: Begin>(
+        &self,
+        route: &Route<'_, B, impl Witness>,
+        rule: RuleRef,
+        pools: &[PoolId],
+    ) -> Option<Result<InstanceId, CookieEvent>> {
+        let persistence = self.persistence(rule)?;
+        let http = route.request.http.as_ref()?;
+        let headers = http.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("cookie"));
+        let mut values =
+            headers.flat_map(|header| cookie_values(header.value, persistence.cookie.as_bytes()));
+        let mut read = None;
+        // A browser may hold several of one name, of different paths and domains.
+        for value in values.by_ref().take(MAX_COOKIES) {
+            let named = persistence
+                .open(value, route.attempt.unix_time)
+                .and_then(|name| self.named(&name, pools).ok_or(CookieEvent::UnknownInstance))
+                .and_then(|id| self.usable(id, route.attempt).then_some(id).ok_or(CookieEvent::CannotServe));
+            read = Some(named);
+            if named.is_ok() {
+                break;
+            }
+        }
+        read
+    }
+
+    fn named(&self, name: &str, pools: &[PoolId]) -> Option<InstanceId> {
+        pools.iter().find_map(|&pool| {
+            let index = self.pool(pool).instances.iter().position(|instance| instance.name == name)?;
+            Some(InstanceId { pool, index: index as u16 })
+        })
+    }
+
+    /// Whether an instance may serve somebody who was there before.
+    fn usable(&self, id: InstanceId, attempt: &Attempt<'_>) -> bool {
+        let judge = Judge::of(self.pool(id.pool), None, attempt.now);
+        !attempt.tried.contains(&id) && judge.usable(self.instance(id)).is_ok()
     }
 
     /// The instance of the request's live session, if it may still serve: before any rule.
@@ -150,11 +209,7 @@ impl RoutingTable {
         let key = PlaceKey { scope: route.request.listener, key: route.identity.session.as_deref()? };
         route.seen = self.memory().sessions.find(key, route.attempt.now);
         let id = self.id_of(route.seen?);
-        let usable = |id: &InstanceId| {
-            let judge = Judge::of(self.pool(id.pool), None, route.attempt.now);
-            !route.attempt.tried.contains(id) && judge.usable(self.instance(*id)).is_ok()
-        };
-        let served = id.filter(usable);
+        let served = id.filter(|&id| self.usable(id, route.attempt));
         route.witness.session(id, served.is_some());
         let served = served?;
         Some((served, route.begin.resume(served, route.seen)?))
@@ -280,6 +335,15 @@ impl RoutingTable {
             RuleRef::Rule(index) => self.rules()[index].overrides,
             RuleRef::Default => self.default_rule().overrides,
             RuleRef::ActiveSession => Overrides::default(),
+        }
+    }
+
+    /// The cookie by which the rule's clients come back.
+    pub fn persistence(&self, rule: RuleRef) -> Option<&Persistence> {
+        match rule {
+            RuleRef::Rule(index) => self.rules()[index].persistence.as_deref(),
+            RuleRef::Default => self.default_rule().persistence.as_deref(),
+            RuleRef::ActiveSession => None,
         }
     }
 

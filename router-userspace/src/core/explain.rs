@@ -1,6 +1,8 @@
 //! The trace of a decision: what was looked at and why the others lost. It comes from the decision's own code,
 //! watched by a witness, and changes nothing.
 
+use router_common::abi::reason::CookieEvent;
+
 use super::begin::Pretend;
 use super::choose::{Choice, Exclusion, LostBy, Standing, load};
 use super::decide::{Attempt, Outcome, Witness};
@@ -97,6 +99,8 @@ pub struct Trace {
     pub session: Option<SessionTrace>,
     /// The rules that were tried, up to the selected one; the default rule is not among them.
     pub rules: Vec<RuleTrace>,
+    /// What the rule's persistence cookie says, if the request carries one.
+    pub cookie: Option<CookieEvent>,
     pub rule: RuleRef,
     pub rule_name: String,
     /// The rule that the path as it was sent selects, when that differs from the normalised path.
@@ -148,6 +152,7 @@ impl RoutingTable {
         Trace {
             instances: instances.collect(),
             rules: watch.rules,
+            cookie: decision.cookie,
             rule: decision.rule,
             rule_name: self.rule_name(decision.rule).to_owned(),
             raw_path_rule: watch

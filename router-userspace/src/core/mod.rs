@@ -18,6 +18,7 @@ pub mod load;
 pub mod memory;
 pub mod methods;
 pub mod path;
+pub mod persistence;
 pub mod pool;
 pub mod registry;
 pub mod request;

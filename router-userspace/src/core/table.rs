@@ -10,6 +10,7 @@ use super::health::{Observation, Transition};
 use super::identity::Identities;
 use super::memory::{Memory, MemoryLimits};
 use super::methods::consistent_hash::Ring;
+use super::persistence::Persistence;
 use super::pool::{Instance, InstanceId, Method, OnUnavailable, Pool, PoolId};
 use super::rules::{Index, Match};
 use super::session::{InstanceCounters, InstanceKey};
@@ -45,6 +46,8 @@ pub struct Rule {
     pub condition: Match,
     pub action: Action,
     pub overrides: Overrides,
+    /// The cookie by which a client comes back to its instance.
+    pub persistence: Option<Arc<Persistence>>,
     /// Requests that the rule selected.
     pub hits: Arc<Count>,
 }
@@ -55,6 +58,7 @@ pub struct DefaultRule {
     /// Instances of all these pools are candidates. Empty in [`RoutingTable::new`] means every pool.
     pub pools: Vec<PoolId>,
     pub overrides: Overrides,
+    pub persistence: Option<Arc<Persistence>>,
     pub hits: Arc<Count>,
 }
 

@@ -6,12 +6,13 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use router_common::abi::reason::{RefuseReason, RelayReason};
+use router_common::abi::reason::{CookieEvent, RefuseReason, RelayReason};
 
 use super::access::{How, Record};
 use super::buffer::Buffer;
 use super::connection::{Reached, Refusal, observe, respond};
 use super::endpoint::Endpoint;
+use super::http::response::{HeadInsertion, Insertion};
 use super::offload::Watch;
 use super::refuse;
 use super::relay::{Ending, Parts, Patience, Relay, Step};
@@ -37,14 +38,21 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
         table,
         rule,
         id,
+        set_cookie,
     } = reached;
     let counters = Arc::clone(session.counters());
+    let mut insertion = set_cookie.map(HeadInsertion::new);
     let (rule, lengths) = (table.rule_name(rule), (head_len, surplus_len));
     let received = (head_len + surplus_len) as u64;
     let mut fate = Fate::new(listener, source_port.is_some());
     let mut held = Held { client, instance, unsent: first, owned: Owned { session, source_port } };
 
-    if let Some(trigger) = at_once.filter(|_| fate.watch.is_some()) {
+    if insertion.is_some() {
+        // The response's head has to pass through here first.
+        if let Some(watch) = &mut fate.watch {
+            watch.await_head(at_once);
+        }
+    } else if let Some(trigger) = at_once.filter(|_| fate.watch.is_some()) {
         match hand_off(listener, held, lengths, rule) {
             Ok(()) => {
                 // Nobody here sees the response; how long connecting took is the best that is known.
@@ -68,9 +76,18 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
     let (relay, owned, ending) = loop {
         let Held { client, instance, unsent, owned } = held;
         let parts = Parts { client, instance, unsent: (!unsent.is_empty()).then_some(unsent), bytes };
-        let Ok(mut relay) = Relay::new(parts, patience, fate.watch.take()) else { return lost(listener) };
+        let Ok(mut relay) = Relay::new(parts, patience, fate.watch.take(), insertion.take()) else {
+            return lost(listener);
+        };
         relay.time_response(timer.take());
-        let trigger = match relay.run().await {
+        let step = relay.run().await;
+        if let Some(inserted) = relay.inserted() {
+            context.counters.cookies.add(match inserted {
+                Insertion::Done => CookieEvent::Inserted,
+                Insertion::NoHead => CookieEvent::NoResponseHead,
+            });
+        }
+        let trigger = match step {
             Step::End(ending) => break (relay, owned, ending),
             Step::HandOff(trigger) => trigger,
         };

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use router_common::abi::reason::RefuseReason;
 use socket2::Socket;
@@ -15,6 +15,7 @@ use super::access::{How, Record};
 use super::buffer::Buffer;
 use super::carry::carry;
 use super::connect::{ConnectError, Connected, ForHandoff, connect};
+use super::cookies;
 use super::endpoint::Endpoint;
 use super::head::{FirstBytes, HeadFailure, read_head};
 use super::http::fields::Framing;
@@ -26,6 +27,7 @@ use super::settings::{Listener, Offload};
 use super::{refuse, sockopt};
 use crate::core::decide::{Attempt, Outcome};
 use crate::core::health::{Failure, Observation};
+use crate::core::persistence::unix_time;
 use crate::core::pool::{InstanceId, OnUnavailable};
 use crate::core::request::Request;
 use crate::core::session::Session;
@@ -69,6 +71,8 @@ pub(super) struct Reached {
     pub(super) at_once: Option<Trigger>,
     /// How long connecting took.
     pub(super) connecting: Duration,
+    /// The field that the response's head is to get, if the rule keeps its clients by a cookie and this one brought none that holds.
+    pub(super) set_cookie: Option<Vec<u8>>,
     pub(super) table: Arc<RoutingTable>,
     pub(super) rule: RuleRef,
     pub(super) id: InstanceId,
@@ -122,9 +126,11 @@ async fn reach(
     let mut tried = Vec::new();
     let mut failure = None;
     let mut line: Option<Line> = None;
-    let (rule, id, session, connected, connecting) = loop {
+    let (rule, id, session, connected, connecting, set_cookie) = loop {
         let first_in_line = line.as_ref().is_some_and(Line::is_first);
-        let decision = table.decide(&request, &Attempt { tried: &tried, now: Instant::now(), first_in_line });
+        let unix_time = unix_time(SystemTime::now());
+        let attempt = Attempt { tried: &tried, now: Instant::now(), unix_time, first_in_line };
+        let decision = table.decide(&request, &attempt);
         if tried.is_empty() && line.is_none() {
             table.hits(decision.rule).add(1);
         }
@@ -158,7 +164,10 @@ async fn reach(
         let for_handoff = for_handoff(listener, client);
         let began = Instant::now();
         match connect(context, table.instance(id).address, settings.connect_timeout, for_handoff).await {
-            Ok(connected) => break (decision.rule, id, session, connected, began.elapsed()),
+            Ok(connected) => {
+                let set_cookie = cookies::answer(context, &table, (decision.rule, decision.cookie), id);
+                break (decision.rule, id, session, connected, began.elapsed(), set_cookie);
+            }
             Err(error) => {
                 note_failure(&table, id, &error);
                 tried.push(id);
@@ -189,6 +198,7 @@ async fn reach(
         surplus_len,
         at_once,
         connecting,
+        set_cookie,
         table,
         rule,
         id,

@@ -8,6 +8,7 @@ pub mod buffer;
 mod carry;
 pub mod connect;
 pub mod connection;
+mod cookies;
 pub mod endpoint;
 pub mod head;
 pub mod http;

@@ -86,6 +86,10 @@ pub struct Watch {
     answered: bool,
     /// Whose window has been limited: the client's, the instance's.
     limited: [bool; 2],
+    /// The response's head has yet to pass through user space.
+    awaits_head: bool,
+    /// What makes a handoff pay as soon as it has.
+    after_head: Option<Trigger>,
     pausing: Option<(Trigger, Instant)>,
     /// Pauses that led to nothing.
     attempts: u32,
@@ -94,7 +98,29 @@ pub struct Watch {
 impl Watch {
     pub fn new(settings: AutoHandoff, now: Instant) -> Self {
         let due = (Trigger::Age, now + settings.after_age);
-        Self { settings, due, answered: false, limited: [false; 2], pausing: None, attempts: 0 }
+        Self {
+            settings,
+            due,
+            answered: false,
+            limited: [false; 2],
+            awaits_head: false,
+            after_head: None,
+            pausing: None,
+            attempts: 0,
+        }
+    }
+
+    /// Allows no handoff before [`Self::head_passed`], and then, if `trigger` says that one pays, at once.
+    pub fn await_head(&mut self, trigger: Option<Trigger>) {
+        (self.awaits_head, self.after_head) = (true, trigger);
+    }
+
+    /// The response's head has passed.
+    pub fn head_passed(&mut self) {
+        self.awaits_head = false;
+        if let Some(trigger) = self.after_head.take() {
+            self.pause(trigger);
+        }
     }
 
     pub fn is_pausing(&self) -> bool {
@@ -141,7 +167,7 @@ impl Watch {
     pub fn next_look(&self, now: Instant) -> Option<Instant> {
         match self.pausing {
             Some(_) => Some(now + Duration::from_millis(1)),
-            None => (!self.is_hopeless()).then_some(self.due.1),
+            None => (!self.is_hopeless() && !self.awaits_head).then_some(self.due.1),
         }
     }
 
@@ -175,7 +201,7 @@ impl Watch {
     }
 
     fn pause(&mut self, trigger: Trigger) {
-        if !self.is_hopeless() {
+        if !self.is_hopeless() && !self.awaits_head {
             self.pausing = Some((trigger, Instant::now()));
         }
     }

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::buffer::Buffer;
 use super::endpoint::Endpoint;
+use super::http::response::{HeadInsertion, Insertion};
 use super::offload::{Trigger, Watch};
 use super::response_timer::ResponseTimer;
 use super::sockopt;
@@ -112,6 +113,9 @@ pub struct Relay {
     patience: Patience,
     /// `None` if a handoff is out of the question.
     watch: Option<Watch>,
+    /// What the first response's head still has to get.
+    insertion: Option<HeadInsertion>,
+    inserted: Option<Insertion>,
     last_moved: Instant,
     gave_up: bool,
     /// Stopped by the first byte of the response.
@@ -126,7 +130,13 @@ enum Fault {
 
 impl Relay {
     /// Joins two sockets. With a `watch` the relay looks out for the moment when a handoff pays.
-    pub fn new(parts: Parts, patience: Patience, watch: Option<Watch>) -> io::Result<Self> {
+    /// `insertion` is put into the head of the first response.
+    pub fn new(
+        parts: Parts,
+        patience: Patience,
+        watch: Option<Watch>,
+        insertion: Option<HeadInsertion>,
+    ) -> io::Result<Self> {
         let Parts { client, instance, unsent, bytes } = parts;
         Ok(Self {
             client: client.register()?,
@@ -135,6 +145,8 @@ impl Relay {
             response: Direction { buffer: None, bytes: bytes.1, phase: Phase::Open },
             patience,
             watch,
+            insertion,
+            inserted: None,
             last_moved: Instant::now(),
             gave_up: false,
             timer: None,
@@ -161,6 +173,11 @@ impl Relay {
     /// Bytes received from the client and from the instance.
     pub fn bytes(&self) -> (u64, u64) {
         (self.request.bytes, self.response.bytes)
+    }
+
+    /// What became of the insertion, as soon as that is certain.
+    pub fn inserted(&self) -> Option<Insertion> {
+        self.inserted
     }
 
     /// Whether the instance stopped reading before the client stopped sending.
@@ -289,7 +306,9 @@ impl Relay {
     }
 
     fn pump_response(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Fault>> {
-        let Self { client, instance, request, response, watch, last_moved, timer, .. } = self;
+        let Self {
+            client, instance, request, response, watch, insertion, inserted, last_moved, timer, ..
+        } = self;
         loop {
             match flush(cx, response, client, request.phase, last_moved)? {
                 Ok(()) if response.phase == Phase::Closed => return Some(Ok(())),
@@ -301,16 +320,28 @@ impl Relay {
             }
             match receive(cx, response, instance, last_moved)? {
                 Ok(0) if response.bytes == 0 => return Some(Err(Fault::NoResponse)),
-                Ok(0) => {}
-                Ok(_) => {
-                    if let Some(timer) = timer.take() {
+                Ok(received) => {
+                    if received > 0
+                        && let Some(timer) = timer.take()
+                    {
                         timer.stop();
                     }
-                    if let Some(watch) = watch {
+                    if let Some(watch) = watch
+                        && received > 0
+                    {
                         watch.instance_sent(instance.as_fd(), response.bytes);
                     }
                 }
                 Err(fault) => return Some(Err(fault)),
+            }
+            if let Some(waiting) = insertion
+                && let Some(done) = insert(waiting, response)
+            {
+                *insertion = None;
+                *inserted = Some(done);
+                if let Some(watch) = watch {
+                    watch.head_passed();
+                }
             }
         }
     }
@@ -346,6 +377,18 @@ enum Pause {
     Wait,
     Done(Trigger),
     GivenUp,
+}
+
+/// Passes what has been received through the insertion. `Some` when the insertion has nothing left to do.
+fn insert(insertion: &mut HeadInsertion, response: &mut Direction) -> Option<Insertion> {
+    let received = response.buffer.take();
+    let mut out = Buffer::take();
+    let mut inserted = insertion.pass(received.as_ref().map_or(&[], Buffer::pending), out.as_vec());
+    if inserted.is_none() && response.phase != Phase::Open {
+        inserted = Some(insertion.give_up(out.as_vec()));
+    }
+    response.buffer = Some(out).filter(|out| !out.is_empty());
+    inserted
 }
 
 /// Sends what is buffered, and then the end if it has come. `None` if the receiver takes no more now.

@@ -280,6 +280,7 @@ fn rule(name: &str, condition: &str, action: Action) -> Rule {
         condition: rules::compile(condition).unwrap(),
         action,
         overrides: Overrides::default(),
+        persistence: None,
         hits: Arc::default(),
     }
 }

@@ -179,6 +179,7 @@ pub fn rule(name: &str, condition: &str, action: Action) -> Rule {
         condition: compile(condition).unwrap_or_else(|error| panic!("{condition}: {error}")),
         action,
         overrides: Overrides::default(),
+        persistence: None,
         hits: Arc::default(),
     }
 }

@@ -4,6 +4,7 @@ mod identities;
 mod listeners;
 mod load;
 mod network;
+mod persistence;
 mod pools;
 mod rules;
 mod unavailable;

@@ -1,5 +1,7 @@
 //! Rules: unique names, conditions that compile, and pools that exist.
 
+use std::sync::Arc;
+
 use super::super::file::{self, File};
 use super::super::reader::{Placed, Report};
 use super::super::report::Problem;
@@ -7,6 +9,7 @@ use super::super::suggest::closest;
 use super::super::toml_string;
 use super::unavailable::PoolNames;
 use super::unique::Unique;
+use crate::core::persistence::Persistence;
 use crate::core::pool::{OnUnavailable, PoolId};
 use crate::core::rules::{self, Match};
 use crate::core::table::{Action, DEFAULT_RULE_NAME, DefaultRule, Overrides, Rule};
@@ -48,6 +51,7 @@ fn one(rule: &file::Rule, pools: &PoolNames<'_>, listeners: &[&str], report: &Re
     };
     let who =
         rule.name.as_ref().map_or_else(|| "this rule".to_owned(), |name| format!("rule `{}`", name.value));
+    let persistence = persistence(rule.persistence.as_ref(), report);
     Some(Rule {
         name: rule.name.as_ref()?.value.clone(),
         enabled: rule.enabled.value,
@@ -59,8 +63,20 @@ fn one(rule: &file::Rule, pools: &PoolNames<'_>, listeners: &[&str], report: &Re
             affinity: rule.affinity.as_ref().map(|affinity| affinity.value),
             allow_exhausted: rule.allow_exhausted.as_ref().map(|allow| allow.value),
         },
+        persistence: persistence?,
         hits: Default::default(),
     })
+}
+
+/// `None` if there is one and it is wrong.
+fn persistence(
+    persistence: Option<&file::Persistence>,
+    report: &Report<'_>,
+) -> Option<Option<Arc<Persistence>>> {
+    match persistence {
+        Some(persistence) => super::persistence::plan(persistence, report).map(Some),
+        None => Some(None),
+    }
 }
 
 fn compile(source: &Placed<String>, listeners: &[&str], report: &Report<'_>) -> Option<Match> {
@@ -110,6 +126,7 @@ fn action(rule: &file::Rule, pools: &PoolNames<'_>, report: &Report<'_>) -> Opti
             ("method", rule.method.as_ref().map(|value| &value.span)),
             ("affinity", rule.affinity.as_ref().map(|value| &value.span)),
             ("allow_exhausted", rule.allow_exhausted.as_ref().map(|value| &value.span)),
+            ("persistence", rule.persistence.as_ref().map(|value| &value.span)),
         ];
         for (key, span) in unused {
             if let Some(span) = span {
@@ -138,6 +155,7 @@ fn default_rule(
     report: &Report<'_>,
 ) -> Option<DefaultRule> {
     let Some(rule) = rule else { return Some(DefaultRule::default()) };
+    let persistence = persistence(rule.persistence.as_ref(), report);
     let mut found = Vec::new();
     if let Some(names) = &rule.pools {
         let mut seen = Unique::new(report);
@@ -164,6 +182,7 @@ fn default_rule(
             allow_exhausted: rule.allow_exhausted.as_ref().map(|allow| allow.value),
         },
         pools: found,
+        persistence: persistence?,
         hits: Default::default(),
     })
 }

@@ -5,6 +5,7 @@ use super::parse;
 mod accepted;
 mod arbitrary;
 mod changes;
+mod cookies;
 mod files;
 mod load;
 mod reference;

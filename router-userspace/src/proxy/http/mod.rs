@@ -5,6 +5,7 @@
 //! end, `httparse` takes the head apart, [`target`] and [`fields`] judge what it says, [`rewrite`] writes what the instance gets.
 
 pub mod fields;
+pub mod response;
 pub mod rewrite;
 pub mod scan;
 pub mod target;
