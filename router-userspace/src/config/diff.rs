@@ -51,7 +51,8 @@ pub fn differences(before: &str, after: &str) -> Vec<Difference> {
     let (old, new) = (things(&before, "rule"), things(&after, "rule"));
     compare(&mut found, "rule", &old, &new);
     moved(&mut found, &old, &new);
-    let lists = ["listener", "pool", "rule", "daemon", "datapath"];
+    compare(&mut found, "group", &things(&before, "group"), &things(&after, "group"));
+    let lists = ["listener", "pool", "rule", "group", "daemon", "datapath", "reports"];
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
     let empty = Value::Table(Table::new());
     for key in keys.into_iter().filter(|key| !lists.contains(&key.as_str())) {
@@ -80,7 +81,23 @@ pub fn needs_restart(running: &str, after: &str) -> Vec<String> {
         let (old, new) = (running.get(key).unwrap_or(&empty), after.get(key).unwrap_or(&empty));
         changed_keys(old, new, live).into_iter().map(move |change| format!("[{key}] {change}"))
     };
-    of("daemon", LIVE_DAEMON_KEYS).chain(of("datapath", &[])).collect()
+    let tables = of("daemon", LIVE_DAEMON_KEYS).chain(of("datapath", &[])).chain(of("reports", &[]));
+    tables.chain(tokens(&running, &after)).collect()
+}
+
+/// Token files are read at the start.
+fn tokens(running: &Table, after: &Table) -> Vec<String> {
+    let file = |pool: &Table| pool.get("reports")?.get("token_file").cloned();
+    let before: HashMap<_, _> =
+        things(running, "pool").into_iter().map(|(name, pool, _)| (name, file(pool))).collect();
+    let pools = things(after, "pool").into_iter();
+    let changed = pools.filter_map(|(name, pool, _)| {
+        let (old, new) = (before.get(name).cloned().flatten(), file(pool));
+        (old != new).then(|| {
+            format!("pool {name} reports.token_file {} → {}", short(old.as_ref()), short(new.as_ref()))
+        })
+    });
+    changed.collect()
 }
 
 fn parsed(text: &str) -> Table {
@@ -287,8 +304,19 @@ mod tests {
 
     #[test]
     fn what_only_a_restart_can_change_is_told_apart() {
+        let after = BEFORE
+            .replace("workers = 2", "workers = 4\ngroup = \"rack\"")
+            .replace("check = {", "reports = { token_file = \"/t\" }\n        check = {");
+        let after = format!("{after}\n[reports]\nlisten = \"10.0.2.1:9190\"\n");
+        assert_eq!(
+            needs_restart(BEFORE, &after),
+            [
+                "[daemon] workers 2 → 4",
+                "[reports] listen (default) → \"10.0.2.1:9190\"",
+                "pool p reports.token_file (default) → \"/t\""
+            ]
+        );
         let after = BEFORE.replace("workers = 2", "workers = 4\ngroup = \"rack\"");
-        assert_eq!(needs_restart(BEFORE, &after), ["[daemon] workers 2 → 4"]);
         assert_eq!(told(BEFORE, &after), ["daemon  changed group (default) → \"rack\""]);
     }
 }
