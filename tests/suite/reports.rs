@@ -1,0 +1,156 @@
+//! What instances report of themselves decides where new work goes, and leaves what is there alone.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::lab::Host;
+use support::{Connection, Curl, Entry, Scene, TestLab, router};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+const LISTEN: &str = "10.77.2.1:9190";
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Three instances that may report.
+fn scene(reports: &str, thresholds: &str) -> Scene {
+    let lab = TestLab::with_backends(3);
+    let folder = lab.host_dir(Host::Gateway);
+    fs::create_dir_all(&folder).unwrap();
+    let token_file = folder.join("token");
+    fs::write(&token_file, TOKEN).unwrap();
+    let pool = format!(
+        "reports = {{ token_file = \"{}\", {reports} }}\nthresholds = {{ {thresholds} }}",
+        token_file.display()
+    );
+    Scene::in_lab(lab, &format!("\n[reports]\nlisten = \"{LISTEN}\"\n"), &pool, &[])
+}
+
+/// Reports from the instance's own host; the status of the answer.
+fn report(scene: &Scene, number: u8, token: &str, values: Value) -> u16 {
+    let mut body = values;
+    body["instance"] = json!(format!("nginx{number}"));
+    Curl::on(&scene.lab, Host::Backend(number))
+        .header(&format!("Authorization: Bearer {token}"))
+        .arg("--data")
+        .arg(body.to_string())
+        .get(format!("http://{LISTEN}/v1/report"))
+        .status
+}
+
+/// One connection of each instance, by the number of the instance.
+fn one_on_each(scene: &Scene) -> Vec<Connection> {
+    let mut held: Vec<(String, Connection)> = (0..3)
+        .map(|_| {
+            let mut connection = scene.connect(Entry::Handoff);
+            (connection.get("/whoami").unwrap().text(), connection)
+        })
+        .collect();
+    held.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let names: BTreeSet<&str> = held.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    held.into_iter().map(|(_, connection)| connection).collect()
+}
+
+/// Which backends serve twelve new connections that come one after the other.
+fn served_by(scene: &Scene) -> BTreeSet<String> {
+    let ask = |number: usize| {
+        let entry = [Entry::Handoff, Entry::Auto, Entry::Relay][number % 3];
+        let reply = scene.connect(entry).get("/whoami").unwrap();
+        assert_eq!(reply.status, 200);
+        reply.text().trim().to_owned()
+    };
+    (0..12).map(ask).collect()
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+fn instance(scene: &Scene, number: u8) -> Value {
+    let all = scene.router.ctl(["instances"]);
+    let name = format!("nginx{number}");
+    all.as_array().unwrap().iter().find(|instance| instance["name"] == name).unwrap().clone()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn an_instance_that_reports_strain_gets_no_new_work_while_its_connections_stay() {
+    let scene = scene("required = false", "window = \"1ms\"");
+    let mut held = one_on_each(&scene);
+    assert_eq!(report(&scene, 2, TOKEN, json!({ "cpu_idle_percent": 30 })), 200);
+    assert_eq!(instance(&scene, 2)["reported"]["status"], "strained");
+    assert_eq!(served_by(&scene), names(&["backend1", "backend3"]));
+    assert_eq!(held[1].get("/whoami").unwrap().text(), "backend2\n");
+
+    // In between the two thresholds nothing changes; below both it does.
+    assert_eq!(report(&scene, 2, TOKEN, json!({ "cpu_idle_percent": 53 })), 200);
+    assert_eq!(served_by(&scene), names(&["backend1", "backend3"]));
+    assert_eq!(report(&scene, 2, TOKEN, json!({ "cpu_idle_percent": 80 })), 200);
+    assert_eq!(served_by(&scene), names(&["backend1", "backend2", "backend3"]));
+    drop(held);
+    scene.comes_to_rest();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn reports_with_wrong_tokens_or_absurd_values_change_nothing_and_are_counted() {
+    let scene = scene("required = false", "window = \"1ms\"");
+    let busy = || json!({ "cpu_idle_percent": 0 });
+    assert_eq!(report(&scene, 2, "0123456789abcdef0123456789abcdeX", busy()), 401);
+    assert_eq!(report(&scene, 2, TOKEN, json!({ "cpu_idle_percent": -3 })), 400);
+    assert_eq!(report(&scene, 2, TOKEN, json!({ "cpu_idle_percent": 0, "time": 99_999_999_999u64 })), 400);
+    assert_eq!(served_by(&scene), names(&["backend1", "backend2", "backend3"]));
+    for reason in ["wrong_token", "out_of_range", "future_clock"] {
+        let series = format!("router_reports_refused_total{{reason=\"{reason}\"}}");
+        assert_eq!(scene.metric(&series), 1, "{reason}");
+    }
+}
+
+/// `router-agent` beside an instance; ended when dropped.
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn agent(scene: &Scene, number: u8) -> Agent {
+    let token_file = scene.lab.host_dir(Host::Gateway).join("token");
+    let child = scene
+        .lab
+        .command(Host::Backend(number), router::binary("router-agent"))
+        .args(["--router", LISTEN, "--interval", "200ms", "--instance", &format!("nginx{number}")])
+        .arg("--token-file")
+        .arg(token_file)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    Agent(child)
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_silent_instance_is_out_of_contact_and_rejoins_by_itself() {
+    let off = "strained_cpu = -1, exhausted_cpu = -1, strained_memory = -1, exhausted_memory = -1";
+    let scene = scene("ttl = \"3s\"", off);
+    let _others = [agent(&scene, 1), agent(&scene, 3)];
+    let second = agent(&scene, 2);
+    scene.router.eventually(LIMIT, "all have reported", |_| {
+        (1..=3).all(|number| instance(&scene, number)["reported"]["reported_seconds_ago"].is_number())
+    });
+    let mut held = one_on_each(&scene);
+    drop(second);
+    let becomes = |wanted: &str| {
+        scene.router.eventually(LIMIT, wanted, |_| instance(&scene, 2)["health"] == wanted);
+    };
+    becomes("out-of-contact");
+    assert_eq!(served_by(&scene), names(&["backend1", "backend3"]));
+    assert_eq!(held[1].get("/whoami").unwrap().text(), "backend2\n", "its connections stay");
+    let _again = agent(&scene, 2);
+    becomes("up");
+    assert_eq!(served_by(&scene), names(&["backend1", "backend2", "backend3"]));
+}
