@@ -11,6 +11,7 @@ use super::protocol::{
 use super::state::State;
 use crate::core::counters::CountByReason;
 use crate::core::health::{CheckKind, CheckSpec, Reachability};
+use crate::core::load::LoadStatus;
 use crate::core::pool;
 use crate::core::status::AdminState;
 use crate::core::table::{self, Action, RoutingTable, RuleRef};
@@ -110,7 +111,7 @@ pub fn instance(pool: &pool::Pool, instance: &pool::Instance, now: Instant) -> I
         sessions: instance.status.sessions().live(),
         max_sessions: instance.max_sessions,
         sessions_total: instance.status.sessions().total(),
-        serving: serving(instance),
+        serving: serving(pool, instance),
         reported: reported(pool, instance, now),
     }
 }
@@ -132,16 +133,17 @@ fn reported(pool: &pool::Pool, instance: &pool::Instance, now: Instant) -> Load 
 }
 
 /// Whether new sessions go there without need. A draining instance serves only when no other can.
-pub fn serving(instance: &pool::Instance) -> bool {
+pub fn serving(pool: &pool::Pool, instance: &pool::Instance) -> bool {
     let status = &instance.status;
     status.admin() == AdminState::Enabled
         && status.reachability() == Reachability::Up
+        && (pool.allow_exhausted || status.load_status() != LoadStatus::Exhausted)
         && status.adjustment().agent_weight().map_or(instance.weight, |order| order.of(instance.weight)) > 0
         && status.max_sessions(instance.max_sessions).is_none_or(|limit| status.sessions().live() < limit)
 }
 
 pub fn serving_count(pool: &pool::Pool) -> usize {
-    pool.instances.iter().filter(|instance| serving(instance)).count()
+    pool.instances.iter().filter(|instance| serving(pool, instance)).count()
 }
 
 fn live_sessions(pool: &pool::Pool) -> u64 {

@@ -2,9 +2,11 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use router::core::decide::Attempt;
+use router::core::load::Report;
+use router::core::pool::Method;
 
 use crate::support::*;
 
@@ -58,4 +60,27 @@ fn a_decision_over_ten_rules_allocates_nothing() {
         }
         assert_eq!(ALLOCATIONS.get() - before, 0);
     });
+}
+
+#[test]
+fn no_method_allocates() {
+    for method in Method::ALL {
+        let mut pool = pool("p", (0..100).map(|number| instance(&format!("i{number}"))));
+        pool.method = method;
+        let table = table(vec![], vec![pool]);
+        let now = Instant::now();
+        for (_, _, instance) in table.instances() {
+            let report = Report { cpu_idle_percent: Some(90.0), agent_value: Some(5), ..Report::default() };
+            let pool = &table.pools()[0];
+            instance.status.report(&report, &pool.load, pool.thresholds(instance), now);
+            instance.status.sessions().response().observe(Duration::from_millis(5), now);
+        }
+        get("/").seen(|request| {
+            let before = ALLOCATIONS.get();
+            for _ in 0..100 {
+                assert!(table.decide(request, &Attempt::first(now)).outcome.instance().is_some());
+            }
+            assert_eq!(ALLOCATIONS.get() - before, 0, "{method:?}");
+        });
+    }
 }

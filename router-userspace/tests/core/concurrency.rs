@@ -4,6 +4,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use router::core::pool::Method;
 use router::core::session::Session;
 use router::core::table::RoutingTable;
 
@@ -46,6 +47,18 @@ fn a_double_weight_holds_exactly_twice_the_sessions() {
     for _ in 0..100 {
         let _held = rush(&table, 100);
         assert_eq!(["a", "b", "c"].map(|name| table.live(name)), [50, 25, 25]);
+    }
+}
+
+#[test]
+fn concurrent_turns_of_round_robin_are_as_even_as_turns_one_by_one() {
+    let mut pool = pool("p", [instance("a").weight(200), instance("b"), instance("c")]);
+    pool.method = Method::RoundRobin;
+    let table = table(vec![], vec![pool]);
+    for round in 1..=100u64 {
+        drop(rush(&table, 100));
+        let total = ["a", "b", "c"].map(|name| table.instance(table.id(name)).status.sessions().total());
+        assert_eq!(total, [50 * round, 25 * round, 25 * round]);
     }
 }
 
