@@ -164,6 +164,9 @@ pub struct Load {
     pub averages: BTreeMap<String, f64>,
     /// How long ago it last reported; `None` if never.
     pub reported_seconds_ago: Option<f64>,
+    /// Whether it joined its pool by reporting, and leaves it when it is silent for long.
+    #[serde(default)]
+    pub registered: bool,
     /// The weight that counts now: changed by its agent, or during a slow start.
     pub effective_weight: u32,
     /// What its agent says, 0 (idle) to 100 (full), while that is fresh.

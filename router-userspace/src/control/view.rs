@@ -125,6 +125,7 @@ fn reported(pool: &pool::Pool, instance: &pool::Instance, now: Instant) -> Load 
         reported_seconds_ago: status
             .reported()
             .map(|reported| now.saturating_duration_since(reported).as_secs_f64()),
+        registered: instance.registered,
         effective_weight: pool.weight(instance, now),
         agent_value: status.gauges().agent_value(pool.load.report_ttl, now),
         agent_text: status.agent_text(),
