@@ -88,6 +88,9 @@ mod tests {
         let web = file("two", "0123456789abcdef\n\n fedcba9876543210 \n");
         let maps = file("one", "0123456789abcdefg");
         let tokens = Tokens::read([("web", web.as_path()), ("maps", maps.as_path())]).unwrap();
+        for path in [web, maps] {
+            std::fs::remove_file(path).unwrap();
+        }
         assert_eq!(tokens.pools(b"0123456789abcdef"), ["web"]);
         assert_eq!(tokens.pools(b"fedcba9876543210"), ["web"]);
         assert_eq!(tokens.pools(b"0123456789abcdefg"), ["maps"]);
@@ -101,7 +104,9 @@ mod tests {
     fn a_token_file_that_protects_nothing_is_refused() {
         let said = |text: &str| {
             let path = file("bad", text);
-            Tokens::read([("web", path.as_path())]).unwrap_err().to_string()
+            let error = Tokens::read([("web", path.as_path())]).unwrap_err().to_string();
+            std::fs::remove_file(path).unwrap();
+            error
         };
         assert!(said("\n\n").contains("holds no token"));
         assert!(said("short").contains("line 1 of token_file"));
