@@ -10,6 +10,7 @@ mod datapath;
 mod heads;
 mod listeners;
 mod log;
+mod remembered;
 pub mod reports;
 
 use std::process::ExitCode;
@@ -114,7 +115,10 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     };
     let prober = Arc::new(Prober::new(runtime.handle().clone(), origin));
     prober.install(&table.load());
+    let sessions_file = remembered::file(&daemon.state_dir);
+    remembered::restore(&table.load(), &sessions_file);
     runtime.spawn(watch(Arc::clone(&table)));
+    runtime.spawn(remembered::keep(Arc::clone(&table), sessions_file.clone()));
     runtime.block_on(first_checks(&table.load()));
 
     let context = Arc::new(Context {
@@ -153,7 +157,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         })
         .transpose()?;
     let live = control::Live {
-        table,
+        table: Arc::clone(&table),
         counters,
         flows: flows.clone(),
         ports,
@@ -170,6 +174,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     drop(reports);
     configuration.close();
     end(&runtime, workers, arguments.stop_timeout)?;
+    remembered::save_and_log(&table.load(), &sessions_file);
     datapath::end(&datapath, flows.as_deref());
     // Does not wait for workers that a second signal has given up on.
     runtime.shutdown_background();

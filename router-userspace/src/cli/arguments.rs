@@ -41,6 +41,12 @@ pub(super) enum Command {
     Rules,
     /// Connections that travel through the kernel
     Flows(FlowFilter),
+    /// Sessions that stay on their instances, and how many users, resources and waiting requests there are
+    Sessions {
+        /// Show at most this many
+        #[arg(long, value_name = "N", default_value_t = 1000)]
+        limit: u32,
+    },
     /// The decision that the daemon would take for a request now, and why; changes nothing
     Explain(Question),
     /// Read the configuration file anew: all of it comes into force, or nothing if it is not valid

@@ -8,6 +8,7 @@ mod explain;
 mod flows;
 mod overview;
 mod rules;
+mod sessions;
 mod table;
 
 use std::ffi::OsString;
@@ -117,6 +118,7 @@ fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<Exit, Failure> 
                 rules::reasons(&answer.value, out)?;
             }
         }
+        Command::Sessions { limit } => sessions::run(&client, *limit, json, out)?,
         Command::Flows(filter) => flows::run(&client, filter, json, out)?,
         Command::Check { file } => return Ok(check::run(file, json, out)?),
         Command::Completions { shell } => {

@@ -3,6 +3,7 @@
 //! Labels take their values from the configuration and from the lists of reasons only, never from clients, so the
 //! number of series is bounded by the configuration.
 
+mod decisions;
 mod process;
 
 use std::collections::BTreeMap;
@@ -49,6 +50,7 @@ impl Collector for Scrape {
         reasons(&mut encoder, &self.0)?;
         flows(&mut encoder, &self.0)?;
         rules(&mut encoder, &self.0)?;
+        decisions::encode(&mut encoder, self.0.table.load().memory())?;
         pools(&mut encoder, &self.0)
     }
 }
@@ -158,7 +160,7 @@ fn flows(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
 
 fn rules(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     let table = state.table.load();
-    let all = (0..table.rules().len()).map(RuleRef::Rule).chain([RuleRef::Default]);
+    let all = (0..table.rules().len()).map(RuleRef::Rule).chain([RuleRef::Default, RuleRef::ActiveSession]);
     let hits = all.map(|rule| ([("rule", table.rule_name(rule))], table.hits(rule).get()));
     counts(encoder, "rule_requests", "Requests that the rule selected", hits)
 }

@@ -13,6 +13,7 @@ pub mod protocol;
 pub mod reports;
 mod routes;
 pub mod server;
+mod sessions;
 pub mod socket;
 pub mod state;
 mod view;

@@ -218,6 +218,45 @@ pub struct FlowQuery {
     pub limit: Option<usize>,
 }
 
+/// Query of `GET /v1/sessions`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SessionQuery {
+    /// Greatest number of sessions in the answer; 1000 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// `GET /v1/sessions`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sessions {
+    /// All of them, whatever the limit is.
+    pub count: usize,
+    /// Users whose last instance is remembered.
+    pub users: usize,
+    /// Resources that some instance has loaded for a session or ahead of users.
+    pub resources: usize,
+    /// Requests that wait for an instance to free.
+    pub waiting: usize,
+    pub sessions: Vec<SessionEntry>,
+}
+
+/// One user's work with one application.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionEntry {
+    /// Tells sessions apart. The key itself may be a secret, and is not shown.
+    pub id: String,
+    pub listener: String,
+    pub pool: Option<String>,
+    /// `None` if it is no longer configured.
+    pub instance: Option<String>,
+    /// Connections that are open now.
+    pub connections: u32,
+    pub idle_seconds: f64,
+    pub idle_timeout_seconds: f64,
+    pub resources: Vec<String>,
+}
+
 /// `GET /v1/flows`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flows {

@@ -15,11 +15,11 @@ use axum::routing::{get, post};
 
 use super::protocol::{
     Applied, ChangeRequest, Changes, DropRequest, ErrorBody, ExplainRequest, Explanation, FlowQuery, Flows,
-    Instance, MAX_BODY_BYTES, Pool, Reasons, ReloadRequest, Rule, Status, VERSION, VERSION_HEADER,
-    WriteRequest,
+    Instance, MAX_BODY_BYTES, Pool, Reasons, ReloadRequest, Rule, SessionQuery, Sessions, Status, VERSION,
+    VERSION_HEADER, WriteRequest,
 };
 use super::state::State;
-use super::{configuration, explain, flows, metrics, view};
+use super::{configuration, explain, flows, metrics, sessions, view};
 
 /// From the end of the head until the answer is ready; a body that trickles in longer is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,6 +32,7 @@ pub fn control(state: Arc<State>) -> Router {
         .route("/v1/instances", get(instances))
         .route("/v1/rules", get(rules))
         .route("/v1/flows", get(list_flows))
+        .route("/v1/sessions", get(list_sessions))
         .route("/v1/explain", post(explain_request))
         .route("/v1/reasons", get(reasons))
         .route("/v1/reload", post(reload))
@@ -110,6 +111,16 @@ async fn list_flows(
         )
     })?;
     flows::list(&state, &query).map(Json)
+}
+
+async fn list_sessions(
+    Shared(state): Shared<Arc<State>>,
+    query: Result<Query<SessionQuery>, QueryRejection>,
+) -> Answer<Sessions> {
+    let Query(query) = query.map_err(|rejection| {
+        Refusal::bad_request(rejection.body_text(), "the only parameter is limit, a number")
+    })?;
+    Ok(Json(sessions::list(&state, &query)))
 }
 
 async fn explain_request(
