@@ -132,8 +132,7 @@ impl Load {
     /// Requests that were answered. Not one may have failed.
     fn end(mut self) -> u64 {
         assert!(self.0.try_wait().unwrap().is_none(), "the load has ended before the changes");
-        // SAFETY: kill has no memory effects; the child has not been waited for, so the number is still its own.
-        assert_eq!(unsafe { libc::kill(self.0.id() as i32, libc::SIGINT) }, 0);
+        router::send(&self.0, libc::SIGINT);
         let mut text = String::new();
         std::io::Read::read_to_string(&mut self.0.stdout.take().unwrap(), &mut text).unwrap();
         self.0.wait().unwrap();

@@ -143,9 +143,7 @@ impl Router {
 
     /// Sends a signal, such as `libc::SIGHUP`.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: kill has no memory effects; the child has not been waited for, so the number is still its own.
-        let result = unsafe { libc::kill(self.pid() as i32, signal) };
-        assert_eq!(result, 0, "routerd (pid {}) is gone", self.pid());
+        send(&self.child, signal);
     }
 
     /// Ends it as `kill -9` does.
@@ -216,6 +214,17 @@ impl Drop for Router {
             let _ = self.child.wait();
         }
     }
+}
+
+/// Sends a signal to a child that has not been waited for.
+///
+/// # Panics
+/// If it is gone.
+pub fn send(child: &Child, signal: i32) {
+    let number = child.id();
+    // SAFETY: kill has no memory effects; the child has not been waited for, so the number is still its own.
+    let result = unsafe { libc::kill(number as i32, signal) };
+    assert_eq!(result, 0, "process {number} is gone");
 }
 
 /// How a process ended; `None` if it still runs after `limit`.

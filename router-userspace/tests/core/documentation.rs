@@ -54,3 +54,40 @@ fn the_table_of_paths_says_what_is_so() {
         assert_eq!(normalise(sent).unwrap(), seen);
     }
 }
+
+/// The files that the table of proofs names, by where they may lie.
+fn source(file: &str) -> Option<String> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let (room, name) = file.split_once('/').unwrap_or(("", file));
+    let places = match room {
+        "suite" => vec![format!("tests/{file}")],
+        "config" => vec![format!("router-userspace/src/config/tests/{name}")],
+        "core" => vec![format!("router-userspace/tests/{file}"), format!("router-userspace/src/{file}")],
+        "proxy" => vec![format!("router-userspace/tests/{file}")],
+        "" => vec![format!("router-userspace/tests/{file}")],
+        _ => vec![format!("router-userspace/src/{file}")],
+    };
+    let texts: Vec<_> =
+        places.iter().filter_map(|at| std::fs::read_to_string(format!("{root}/{at}")).ok()).collect();
+    (!texts.is_empty()).then(|| texts.concat())
+}
+
+#[test]
+fn what_proves_each_behaviour_is_there() {
+    let text = documentation();
+    let table = text.split("| behaviour | tests |").nth(1).expect("the table of proofs");
+    let mut proofs = 0;
+    for row in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
+        let mut file = None;
+        for span in row.split('|').nth(2).expect("tests").split('`').skip(1).step_by(2) {
+            if span.ends_with(".rs") {
+                file = Some((span, source(span).unwrap_or_else(|| panic!("there is no {span}"))));
+            } else {
+                let (name, source) = file.as_ref().unwrap_or_else(|| panic!("{span} is in no file"));
+                assert!(source.contains(&format!("fn {span}(")), "{name} has no test {span}");
+                proofs += 1;
+            }
+        }
+    }
+    assert!(proofs > 80, "{proofs} proofs");
+}
