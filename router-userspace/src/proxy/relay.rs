@@ -9,7 +9,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -18,6 +17,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::buffer::Buffer;
+use super::direction::{Direction, Fault, Phase};
 use super::endpoint::Endpoint;
 use super::http::response::{HeadInsertion, Insertion};
 use super::offload::{Trigger, Watch};
@@ -62,27 +62,6 @@ impl Ending {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Open,
-    /// The sender has closed; what is buffered still has to go.
-    Ended,
-    /// The sender's connection has failed; what came before still has to go.
-    Broken,
-    /// The end has been passed on.
-    Closed,
-    /// The receiver takes no more: what comes is received and discarded, until the other direction has ended too.
-    Discarding,
-}
-
-#[derive(Debug)]
-struct Direction {
-    buffer: Option<Buffer>,
-    /// Bytes received from the sender.
-    bytes: u64,
-    phase: Phase,
-}
-
 /// How long nothing may move.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
@@ -120,12 +99,6 @@ pub struct Relay {
     gave_up: bool,
     /// Stopped by the first byte of the response.
     timer: Option<ResponseTimer>,
-}
-
-enum Fault {
-    Receiving,
-    Sending,
-    NoResponse,
 }
 
 impl Relay {
@@ -285,7 +258,7 @@ impl Relay {
             if watch.as_ref().is_some_and(|watch| watch.holds_request()) {
                 return None;
             }
-            match flush(cx, request, instance, response.phase, last_moved)? {
+            match request.flush(cx, instance, response.phase, last_moved)? {
                 Ok(()) if request.phase == Phase::Closed => return Some(Ok(())),
                 Ok(()) => {}
                 Err(fault) => return Some(Err(fault)),
@@ -293,7 +266,7 @@ impl Relay {
             if watch.as_mut().is_some_and(|watch| watch.stops_receiving(request.bytes + response.bytes)) {
                 return None;
             }
-            match receive(cx, request, client, last_moved)? {
+            match request.receive(cx, client, last_moved)? {
                 Ok(0) => {}
                 Ok(_) => {
                     if let Some(watch) = watch {
@@ -310,7 +283,7 @@ impl Relay {
             client, instance, request, response, watch, insertion, inserted, last_moved, timer, ..
         } = self;
         loop {
-            match flush(cx, response, client, request.phase, last_moved)? {
+            match response.flush(cx, client, request.phase, last_moved)? {
                 Ok(()) if response.phase == Phase::Closed => return Some(Ok(())),
                 Ok(()) => {}
                 Err(fault) => return Some(Err(fault)),
@@ -318,7 +291,7 @@ impl Relay {
             if watch.as_mut().is_some_and(|watch| watch.stops_receiving(request.bytes + response.bytes)) {
                 return None;
             }
-            match receive(cx, response, instance, last_moved)? {
+            match response.receive(cx, instance, last_moved)? {
                 Ok(0) if response.bytes == 0 => return Some(Err(Fault::NoResponse)),
                 Ok(received) => {
                     if received > 0
@@ -335,7 +308,7 @@ impl Relay {
                 Err(fault) => return Some(Err(fault)),
             }
             if let Some(waiting) = insertion
-                && let Some(done) = insert(waiting, response)
+                && let Some(done) = response.insert(waiting)
             {
                 *insertion = None;
                 *inserted = Some(done);
@@ -377,86 +350,4 @@ enum Pause {
     Wait,
     Done(Trigger),
     GivenUp,
-}
-
-/// Passes what has been received through the insertion. `Some` when the insertion has nothing left to do.
-fn insert(insertion: &mut HeadInsertion, response: &mut Direction) -> Option<Insertion> {
-    let received = response.buffer.take();
-    let mut out = Buffer::take();
-    let mut inserted = insertion.pass(received.as_ref().map_or(&[], Buffer::pending), out.as_vec());
-    if inserted.is_none() && response.phase != Phase::Open {
-        inserted = Some(insertion.give_up(out.as_vec()));
-    }
-    response.buffer = Some(out).filter(|out| !out.is_empty());
-    inserted
-}
-
-/// Sends what is buffered, and then the end if it has come. `None` if the receiver takes no more now.
-fn flush(
-    cx: &mut Context<'_>,
-    direction: &mut Direction,
-    to: &mut Endpoint,
-    other_phase: Phase,
-    last_moved: &mut Instant,
-) -> Option<Result<(), Fault>> {
-    let end_follows = direction.phase == Phase::Ended;
-    while let Some(buffer) = &mut direction.buffer {
-        match to.poll_send(cx, buffer.pending(), end_follows) {
-            Poll::Pending => return None,
-            Poll::Ready(Ok(count)) => buffer.consume(count),
-            Poll::Ready(Err(_)) => return Some(Err(Fault::Sending)),
-        }
-        *last_moved = Instant::now();
-        if buffer.is_empty() {
-            direction.buffer = None;
-        }
-    }
-    if direction.phase == Phase::Broken {
-        return Some(Err(Fault::Receiving));
-    }
-    if direction.phase == Phase::Ended {
-        // The second end is the end of the connection: closing the socket says it too.
-        if other_phase != Phase::Closed {
-            // Fails only if the connection is gone, and then receiving says so.
-            let _ = to.socket().shutdown(Shutdown::Write);
-        }
-        direction.phase = Phase::Closed;
-    }
-    Some(Ok(()))
-}
-
-/// Receives into a fresh buffer what is there, up to the end if that has come too; `Ok(0)` if only the end has. `None` if
-/// there is nothing now.
-fn receive(
-    cx: &mut Context<'_>,
-    direction: &mut Direction,
-    from: &mut Endpoint,
-    last_moved: &mut Instant,
-) -> Option<Result<usize, Fault>> {
-    let mut buffer = Buffer::take();
-    let mut received = 0;
-    let next = loop {
-        match from.poll_receive(cx, &mut buffer) {
-            Poll::Ready(Ok(0)) => break Phase::Ended,
-            Poll::Ready(Ok(count)) => received += count,
-            // The kernel tells of a failure only once.
-            Poll::Ready(Err(_)) => break Phase::Broken,
-            Poll::Pending if received > 0 => break Phase::Open,
-            Poll::Pending => return None,
-        }
-        if buffer.spare().is_empty() {
-            break Phase::Open;
-        }
-    };
-    *last_moved = Instant::now();
-    direction.bytes += received as u64;
-    if direction.phase == Phase::Open && received > 0 {
-        direction.buffer = Some(buffer);
-    }
-    direction.phase = match (direction.phase, next) {
-        (Phase::Discarding, Phase::Ended) => Phase::Closed,
-        (Phase::Discarding, Phase::Open) => Phase::Discarding,
-        _ => next,
-    };
-    Some(if next == Phase::Broken && received == 0 { Err(Fault::Receiving) } else { Ok(received) })
 }
