@@ -60,13 +60,16 @@ const CUSTODY_LIMIT: usize = 64 * 1024;
 /// whatever waits in our receive queue then has to be moved by hand.
 const LIMIT_AFTER: u64 = 16 * 1024;
 const LIMITED_WINDOW: u32 = 32 * 1024;
+/// The same for an instance. What it has been permitted must fit the window of its client, which may be small; the way to it is short, so that a
+/// small window costs little.
+const LIMITED_INSTANCE_WINDOW: u32 = 16 * 1024;
 /// The window that a connection may have which will be relayed to its end.
 const RELAY_WINDOW: u32 = 4 * 1024 * 1024;
 /// How long it is worth waiting for everything to be acknowledged: the less is outstanding, the surer it fits the other side's window.
 const SETTLING: Duration = Duration::from_millis(5);
 /// How long a relay stands still for a handoff at most, and how often it tries again.
 const PATIENCE: Duration = Duration::from_secs(2);
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 6;
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// Keeps a new client from being permitted more than an instance's first window takes, since it may be handed off before the
@@ -146,13 +149,13 @@ impl Watch {
             self.pause(Trigger::SecondRequest);
         }
         self.answered = false;
-        self.limit(0, client, received);
+        self.limit(0, client, received, LIMITED_WINDOW);
     }
 
     /// The instance has sent something; `received` bytes in all.
     pub fn instance_sent(&mut self, instance: BorrowedFd<'_>, received: u64) {
         self.answered = true;
-        self.limit(1, instance, received);
+        self.limit(1, instance, received, LIMITED_INSTANCE_WINDOW);
     }
 
     /// Called when the timer has run out.
@@ -206,11 +209,11 @@ impl Watch {
         }
     }
 
-    fn limit(&mut self, side: usize, socket: BorrowedFd<'_>, received: u64) {
+    fn limit(&mut self, side: usize, socket: BorrowedFd<'_>, received: u64, window: u32) {
         if received >= LIMIT_AFTER && !self.limited[side] && !self.is_hopeless() {
             self.limited[side] = true;
             // A window that stays large only means that more has to be moved by hand.
-            let _ = sockopt::limit_receiving(socket, LIMITED_WINDOW);
+            let _ = sockopt::limit_receiving(socket, window);
         }
     }
 
