@@ -109,6 +109,8 @@ reasons! {
         MapUpdate = "map_update",
         /// A peer is on this host, or behind an interface that the kernel programs are not attached to.
         NotAttached = "not_attached",
+        /// The listener says `once_only = false`: every request is routed, so every byte passes through user space.
+        PerRequest = "per_request",
     }
 }
 
@@ -159,6 +161,8 @@ reasons! {
         QueueFull = "queue_full",
         /// No instance freed while the request waited.
         QueueTimeout = "queue_timeout",
+        /// The instance sent no response before the idle time-out.
+        ResponseTimeout = "response_timeout",
     }
 }
 

@@ -19,6 +19,7 @@ pub fn settings(plan: &ListenerPlan) -> ListenerSettings {
             after_age: plan.offload_after,
             second_request: plan.offload_second_request,
         },
+        once_only: plan.once_only,
         head: head_limits(plan),
         header_timeout: plan.header_timeout,
         forwarded_for: plan.forwarded_for,

@@ -65,6 +65,7 @@ pub(super) struct Listener {
     pub offload_after_bytes: Placed<u64>,
     pub offload_after: Placed<Duration>,
     pub offload_second_request: Placed<bool>,
+    pub once_only: Placed<bool>,
     pub header_timeout: Placed<Duration>,
     pub max_header_bytes: Placed<u32>,
     pub forwarded_for: Placed<bool>,
@@ -284,6 +285,7 @@ fn listener(section: Section<'_, '_>) -> Listener {
         offload_after_bytes: section.defaulted("offload_after_bytes", values::integer(0..=1 << 30)),
         offload_after: section.defaulted("offload_after", values::duration(MILLISECOND..=DAY)),
         offload_second_request: section.defaulted("offload_second_request", values::boolean),
+        once_only: section.defaulted("once_only", values::boolean),
         header_timeout: section.defaulted("header_timeout", values::duration(100 * MILLISECOND..=DAY)),
         max_header_bytes: section.defaulted("max_header_bytes", values::integer(1_024..=1_048_576)),
         forwarded_for: section.defaulted("forwarded_for", values::boolean),
@@ -298,11 +300,6 @@ fn listener(section: Section<'_, '_>) -> Listener {
         max_segment: section.optional("max_segment", values::integer(536..=65_495)),
         identity: identity::read(&section),
     };
-    section.defaulted("once_only", |found| match values::boolean(found)? {
-        true => Ok(()),
-        false => Err(Wrong::unsupported("false")
-            .help("only the first request of a connection is matched against the rules")),
-    });
     section.finish();
     listener
 }

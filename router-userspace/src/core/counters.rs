@@ -99,13 +99,14 @@ pub struct Counters {
     /// Connections accepted.
     pub accepted: Count,
     closed: Count,
-    /// First requests read completely.
+    /// First requests read completely; every request where each is routed by itself.
     pub requests: Count,
-    /// First requests with further requests behind them, which went on unread.
+    /// Requests that came with or before the end of the response to the one before; behind a first request they go on unread.
     pub pipelined: Count,
     /// Connections handed to the packet path.
     pub handoffs: Count,
-    /// Times that another instance was tried after connecting to one had failed.
+    /// Times that a request was tried again: on another instance after connecting to one had failed, or on a new connection after a kept one
+    /// had been closed.
     pub retries: Count,
     /// Connections relayed in user space, by reason.
     pub relayed: CountByReason<RelayReason>,

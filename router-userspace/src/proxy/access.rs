@@ -1,4 +1,4 @@
-//! The access log: one line for each connection, under the tracing target `access`.
+//! The access log: one line for each connection, or for each request where every one is routed, under the tracing target `access`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -33,6 +33,8 @@ pub enum How {
     HandedOff(&'static str),
     /// Relayed to its end: why not handed off, and how it ended.
     Relayed { reason: &'static str, ending: &'static str },
+    /// One of several requests of a connection, carried to the end of its response: how it ended, and the status.
+    Answered { ending: &'static str, status: u16 },
     /// Refused: the reason, and the status if there was an answer.
     Refused { reason: &'static str, status: Option<u16> },
 }
@@ -41,6 +43,10 @@ impl Record {
     pub fn begin(client: SocketAddr) -> Self {
         let details = tracing::enabled!(target: TARGET, Level::INFO).then(Box::default);
         Self { client, began: Instant::now(), details }
+    }
+
+    pub fn client(&self) -> SocketAddr {
+        self.client
     }
 
     pub fn request(&mut self, head: &HttpHead<'_>) {
@@ -64,6 +70,7 @@ impl Record {
         let (how, reason, ending, status) = match how {
             How::HandedOff(trigger) => ("handed_off", trigger, None, None),
             How::Relayed { reason, ending } => ("relayed", reason, Some(ending), None),
+            How::Answered { ending, status } => ("answered", "per_request", Some(ending), Some(status)),
             How::Refused { reason, status } => ("refused", reason, None, status),
         };
         let Details { request, rule, instance } = &**details;

@@ -10,7 +10,8 @@ use router_common::abi::reason::{CookieEvent, RefuseReason, RelayReason};
 
 use super::access::{How, Record};
 use super::buffer::Buffer;
-use super::connection::{Reached, Refusal, observe, respond};
+use super::choice::{Refusal, observe};
+use super::connection::{Reached, respond};
 use super::endpoint::Endpoint;
 use super::http::response::{HeadInsertion, Insertion};
 use super::offload::Watch;
@@ -30,6 +31,7 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
         instance,
         source_port,
         session,
+        answered,
         first,
         head_len,
         surplus_len,
@@ -55,9 +57,11 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
     } else if let Some(trigger) = at_once.filter(|_| fate.watch.is_some()) {
         match hand_off(listener, held, lengths, rule) {
             Ok(()) => {
-                // Nobody here sees the response; how long connecting took is the best that is known.
-                counters.response().observe(connecting, std::time::Instant::now());
-                return record.end(&settings.name, How::HandedOff(trigger.name()), (received, 0));
+                if answered == 0 {
+                    // Nobody here sees the response; how long connecting took is the best that is known.
+                    counters.response().observe(connecting, std::time::Instant::now());
+                }
+                return record.end(&settings.name, How::HandedOff(trigger.name()), (received, answered));
             }
             Err(Some((reason, back))) => {
                 fate.refused(listener, reason, [&back.client, &back.instance]);
@@ -69,10 +73,10 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
     // What cannot be sent now the relay sends; if the instance has gone meanwhile, it says so.
     let sent = held.instance.send(held.unsent.pending()).unwrap_or(0);
     held.unsent.consume(sent);
-    let mut timer = Some(ResponseTimer::start(counters));
+    let mut timer = (answered == 0).then(|| ResponseTimer::start(counters));
 
     let patience = Patience { idle: settings.idle_timeout, half_closed: settings.half_closed_timeout };
-    let mut bytes = (received, 0);
+    let mut bytes = (received, answered);
     let (relay, owned, ending) = loop {
         let Held { client, instance, unsent, owned } = held;
         let parts = Parts { client, instance, unsent: (!unsent.is_empty()).then_some(unsent), bytes };

@@ -4,9 +4,9 @@
 //! The session that began with the decision moves along with the connection, so it ends when the connection does.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use router_common::abi::reason::RefuseReason;
 use socket2::Socket;
@@ -14,21 +14,19 @@ use socket2::Socket;
 use super::access::{How, Record};
 use super::buffer::Buffer;
 use super::carry::carry;
-use super::connect::{ConnectError, Connected, ForHandoff, connect};
+use super::choice::{Action, Candidate, Choice, Refusal};
+use super::connect::{Connected, ForHandoff, connect};
 use super::cookies;
 use super::endpoint::Endpoint;
 use super::head::{FirstBytes, HeadFailure, read_head};
 use super::http::fields::Framing;
 use super::http::rewrite::rewrite;
 use super::http::{self, HttpHead};
-use super::line::Line;
 use super::offload::{self, Trigger};
+use super::per_request;
 use super::settings::{Listener, Offload};
 use super::{refuse, sockopt};
-use crate::core::decide::{Attempt, Outcome};
-use crate::core::health::{Failure, Observation};
-use crate::core::persistence::unix_time;
-use crate::core::pool::{InstanceId, OnUnavailable};
+use crate::core::pool::InstanceId;
 use crate::core::request::Request;
 use crate::core::session::Session;
 use crate::core::table::{RoutingTable, RuleRef};
@@ -41,6 +39,9 @@ pub async fn serve(listener: Arc<Listener>, socket: Socket, peer: SocketAddr) {
     let address = peer.ip().to_canonical();
     let mut record = Record::begin(SocketAddr::new(address, peer.port()));
     let client = Endpoint::Detached(socket);
+    if !settings.once_only {
+        return per_request::serve(&listener, client, record).await;
+    }
     if settings.offload != Offload::Relay && context.flows.is_some() {
         offload::expect_handoff(client.as_fd());
     }
@@ -67,6 +68,8 @@ pub(super) struct Reached {
     /// Length of the head as the client sent it.
     pub(super) head_len: usize,
     pub(super) surplus_len: usize,
+    /// Bytes that the client has been sent already.
+    pub(super) answered: u64,
     /// Why the head alone calls for a handoff, if it does.
     pub(super) at_once: Option<Trigger>,
     /// How long connecting took.
@@ -76,33 +79,6 @@ pub(super) struct Reached {
     pub(super) table: Arc<RoutingTable>,
     pub(super) rule: RuleRef,
     pub(super) id: InstanceId,
-}
-
-/// Why a complete head led to no instance.
-pub(super) struct Refusal {
-    pub(super) reason: RefuseReason,
-    pub(super) action: Action,
-}
-
-pub(super) enum Action {
-    /// `without_body`: the request was HEAD.
-    Answer {
-        status: u16,
-        without_body: bool,
-    },
-    Reset,
-    Silent,
-}
-
-impl Refusal {
-    pub(super) fn bad(reason: RefuseReason) -> Self {
-        Self::answer(reason, false)
-    }
-
-    fn answer(reason: RefuseReason, without_body: bool) -> Self {
-        let status = refuse::status(reason).unwrap_or(400);
-        Self { reason, action: Action::Answer { status, without_body } }
-    }
 }
 
 /// Parses, decides and connects: to another instance if one cannot be connected to, since no byte has been sent yet.
@@ -120,68 +96,21 @@ async fn reach(
     check_pipelining(listener, &head, first.surplus()).map_err(Refusal::bad)?;
     let request =
         Request { listener: &settings.name, client: address, tls: false, http: Some(head.request(&path)) };
-    let without_body = head.method == "HEAD";
-
-    let mut table = context.table.load_full();
-    let mut tried = Vec::new();
-    let mut failure = None;
-    let mut line: Option<Line> = None;
-    let (rule, id, session, connected, connecting, set_cookie) = loop {
-        let first_in_line = line.as_ref().is_some_and(Line::is_first);
-        let unix_time = unix_time(SystemTime::now());
-        let attempt = Attempt { tried: &tried, now: Instant::now(), unix_time, first_in_line };
-        let decision = table.decide(&request, &attempt);
-        if tried.is_empty() && line.is_none() {
-            table.hits(decision.rule).add(1);
-        }
-        let (id, session) = match decision.outcome {
-            Outcome::Instance { id, session } => (id, session),
-            Outcome::Deny { status } => {
-                let action = Action::Answer { status, without_body };
-                return Err(Refusal { reason: RefuseReason::Denied, action });
-            }
-            Outcome::AmbiguousPath => return Err(Refusal::answer(RefuseReason::AmbiguousPath, without_body)),
-            Outcome::Unavailable { action: OnUnavailable::Queue { patience }, pool: Some(pool) } => {
-                let refuse = |reason| unavailable(reason, OnUnavailable::Status503, without_body);
-                if line.is_none() {
-                    let queues = &table.memory().queues;
-                    line = Some(Line::enter(queues, table.pool(pool), patience).map_err(refuse)?);
-                }
-                if let Some(line) = &line {
-                    line.turn(client).await.map_err(refuse)?;
-                }
-                // The world may have changed meanwhile, and what was tried in the old one with it.
-                table = context.table.load_full();
-                tried.clear();
-                continue;
-            }
-            Outcome::Unavailable { action, .. } => {
-                let reason = failure.as_ref().map_or(RefuseReason::Unavailable, ConnectError::reason);
-                return Err(unavailable(reason, action, without_body));
-            }
-        };
-        record.routed(table.rule_name(decision.rule), &table.instance(id).name);
-        let for_handoff = for_handoff(listener, client);
+    let mut choice = Choice::new(listener, &request);
+    let (candidate, connected, connecting) = loop {
+        let candidate = choice.next(client.as_fd(), record).await?;
+        let instance = candidate.table.instance(candidate.id).address;
         let began = Instant::now();
-        match connect(context, table.instance(id).address, settings.connect_timeout, for_handoff).await {
-            Ok(connected) => {
-                let set_cookie = cookies::answer(context, &table, (decision.rule, decision.cookie), id);
-                break (decision.rule, id, session, connected, began.elapsed(), set_cookie);
-            }
-            Err(error) => {
-                note_failure(&table, id, &error);
-                tried.push(id);
-                if tried.len() >= settings.connect_attempts || matches!(error, ConnectError::Local(_)) {
-                    return Err(Refusal::answer(error.reason(), without_body));
-                }
-                context.counters.retries.add(1);
-                failure = Some(error);
-            }
+        match connect(context, instance, settings.connect_timeout, for_handoff(listener, client.as_fd()))
+            .await
+        {
+            Ok(connected) => break (candidate, connected, began.elapsed()),
+            Err(error) => choice.failed(&candidate, &error)?,
         }
     };
-    if let Some(line) = line {
-        line.served();
-    }
+    choice.served();
+    let Candidate { table, rule, id, session, cookie } = candidate;
+    let set_cookie = cookies::answer(context, &table, (rule, cookie), id);
 
     let Connected { endpoint: instance, source_port } = connected;
     let mut outgoing = Buffer::take();
@@ -193,6 +122,7 @@ async fn reach(
         instance,
         source_port,
         session,
+        answered: 0,
         first: outgoing,
         head_len,
         surplus_len,
@@ -220,42 +150,11 @@ fn check_pipelining(listener: &Listener, head: &HttpHead<'_>, surplus: &[u8]) ->
     if listener.settings.pipelining { Ok(()) } else { Err(RefuseReason::Pipelined) }
 }
 
-fn unavailable(reason: RefuseReason, action: OnUnavailable, without_body: bool) -> Refusal {
-    let action = match action {
-        // Nobody is left to read an answer.
-        _ if reason == RefuseReason::ClientGone => Action::Reset,
-        OnUnavailable::Reset => Action::Reset,
-        OnUnavailable::Silent => Action::Silent,
-        OnUnavailable::Status503 | OnUnavailable::Pool(_) | OnUnavailable::Queue { .. } => {
-            return Refusal::answer(reason, without_body);
-        }
-    };
-    Refusal { reason, action }
-}
-
-fn for_handoff<'a>(listener: &'a Listener, client: &Endpoint) -> Option<ForHandoff<'a>> {
+/// What a connection to an instance needs so that it may be handed off; `None` if this listener's are not.
+pub(super) fn for_handoff<'a>(listener: &'a Listener, client: BorrowedFd<'_>) -> Option<ForHandoff<'a>> {
     let flows = listener.context.flows.as_deref().filter(|_| listener.settings.offload != Offload::Relay)?;
-    let client = sockopt::tcp_info(client.as_fd()).ok()?;
+    let client = sockopt::tcp_info(client).ok()?;
     Some(ForHandoff { flows, client })
-}
-
-/// Logs why an instance was left out, and takes it into account for later requests.
-fn note_failure(table: &RoutingTable, id: InstanceId, error: &ConnectError) {
-    let (pool, instance) = (&table.pool(id.pool).name, &table.instance(id).name);
-    match error {
-        ConnectError::Instance(failure) => {
-            tracing::debug!(pool, instance, %failure, "connecting failed");
-            observe(table, id, *failure);
-        }
-        error => tracing::warn!(pool, instance, "{error}"),
-    }
-}
-
-pub(super) fn observe(table: &RoutingTable, id: InstanceId, failure: Failure) {
-    if table.observe(id, Observation::TrafficFailed(failure), Instant::now()).is_some() {
-        let (pool, instance) = (&table.pool(id.pool).name, &table.instance(id).name);
-        tracing::warn!(pool, instance, %failure, "instance is down");
-    }
 }
 
 async fn refuse_head(listener: &Listener, failure: HeadFailure, record: &Record) {
@@ -276,7 +175,7 @@ async fn refuse_request(listener: &Listener, client: Endpoint, refusal: Refusal,
     respond(listener, client, &refusal).await;
 }
 
-fn count_refusal(listener: &Listener, refusal: &Refusal, answered: bool, record: &Record) {
+pub(super) fn count_refusal(listener: &Listener, refusal: &Refusal, answered: bool, record: &Record) {
     listener.context.counters.refused.add(refusal.reason);
     let status = match refusal.action {
         Action::Answer { status, .. } if answered => Some(status),

@@ -73,6 +73,14 @@ impl Endpoint {
         }
     }
 
+    /// Joins the runtime, and becomes the runtime's own kind of socket.
+    pub fn into_stream(self) -> io::Result<TcpStream> {
+        match self {
+            Self::Detached(socket) => TcpStream::from_std(socket.into()),
+            Self::Registered(stream) => Ok(stream),
+        }
+    }
+
     fn stream(&self) -> io::Result<&TcpStream> {
         match self {
             Self::Registered(stream) => Ok(stream),

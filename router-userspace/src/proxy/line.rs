@@ -1,13 +1,12 @@
 //! A request that waits until an instance of its pool frees.
 
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use router_common::abi::reason::RefuseReason;
 use tokio::time::{Instant, sleep_until};
 
-use super::endpoint::Endpoint;
 use super::sockopt;
 use crate::core::memory::queue::{Queues, Ticket};
 use crate::core::pool::Pool;
@@ -37,7 +36,7 @@ impl Line {
     }
 
     /// Returns when it is worth deciding again, or why there is nothing more to wait for.
-    pub async fn turn(&self, client: &Endpoint) -> Result<(), RefuseReason> {
+    pub async fn turn(&self, client: BorrowedFd<'_>) -> Result<(), RefuseReason> {
         loop {
             let now = Instant::now();
             if now >= self.until {
@@ -49,7 +48,7 @@ impl Line {
                 () = sleep_until(self.until.min(now + LOOK)) => {}
             }
             // A client that has closed its direction will hardly wait for an answer.
-            if !sockopt::tcp_info(client.as_fd()).is_ok_and(sockopt::TcpInfo::is_open) {
+            if !sockopt::tcp_info(client).is_ok_and(sockopt::TcpInfo::is_open) {
                 self.queues.counts.left.add(1);
                 return Err(RefuseReason::ClientGone);
             }

@@ -38,6 +38,7 @@ pub fn status(reason: RefuseReason) -> Option<u16> {
         RefuseReason::UriTooLong => 414,
         RefuseReason::HeadTooLarge => 431,
         RefuseReason::NoResponse => 502,
+        RefuseReason::ResponseTimeout => 504,
         RefuseReason::Unavailable
         | RefuseReason::QueueFull
         | RefuseReason::QueueTimeout
@@ -52,24 +53,30 @@ pub fn status(reason: RefuseReason) -> Option<u16> {
 
 /// A complete HTTP/1.1 response that ends the connection. `without_body` for a HEAD request (RFC 9110 §9.3.2).
 pub fn response(status: u16, text: &str, retry_after: Duration, without_body: bool) -> String {
-    let phrase = phrase(status);
-    let body = format!("{status} {phrase}: {text}\n");
-    let mut response = format!("HTTP/1.1 {status} {phrase}\r\n");
-    if status == 503 {
-        let _ = write!(response, "Retry-After: {}\r\n", retry_after.as_secs().max(1));
+    let body = page(status, text);
+    let mut response = format!("HTTP/1.1 {status} {}\r\n", phrase(status));
+    for (name, value) in fields(status, retry_after) {
+        let _ = write!(response, "{name}: {value}\r\n");
     }
-    if status == 405 {
-        response.push_str("Allow: GET, HEAD, POST, PUT, DELETE, OPTIONS, TRACE, PATCH\r\n");
-    }
-    let _ = write!(
-        response,
-        "Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
+    let _ = write!(response, "Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
     if !without_body {
         response.push_str(&body);
     }
     response
+}
+
+/// The fields of an answer, but for those that frame it.
+pub fn fields(status: u16, retry_after: Duration) -> impl Iterator<Item = (&'static str, String)> {
+    let retry = (status == 503).then(|| ("Retry-After", retry_after.as_secs().max(1).to_string()));
+    let allow =
+        (status == 405).then(|| ("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, TRACE, PATCH".to_owned()));
+    let always = [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")];
+    retry.into_iter().chain(allow).chain(always.map(|(name, value)| (name, value.to_owned())))
+}
+
+/// The body of an answer.
+pub fn page(status: u16, text: &str) -> String {
+    format!("{status} {}: {text}\n", phrase(status))
 }
 
 fn phrase(status: u16) -> &'static str {
@@ -89,6 +96,7 @@ fn phrase(status: u16) -> &'static str {
         500 => "Internal Server Error",
         502 => "Bad Gateway",
         503 => "Service Unavailable",
+        504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
         // The phrase is for people only (RFC 9112 §4); a rule may name any status.
         _ => "Refused",

@@ -52,6 +52,8 @@ pub struct ListenerSettings {
     pub address: SocketAddr,
     pub offload: Offload,
     pub auto: AutoHandoff,
+    /// Whether only the first request of a connection is matched against the rules. If not, every request is, in user space.
+    pub once_only: bool,
     pub head: HeadLimits,
     /// From accepting the connection to the end of the first request's head.
     pub header_timeout: Duration,
@@ -83,6 +85,7 @@ impl ListenerSettings {
             address,
             offload: Offload::default(),
             auto: AutoHandoff::default(),
+            once_only: true,
             head: HeadLimits::default(),
             header_timeout: Duration::from_secs(10),
             forwarded_for: true,

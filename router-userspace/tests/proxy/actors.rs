@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use router::core::counters::Counters;
 use router::core::health::{CheckKind, CheckSpec, Reachability};
-use router::core::pool::{Instance, Method, OnUnavailable, Pool};
+use router::core::pool::{Instance, Method, OnUnavailable, Pool, PoolId};
 use router::core::status::AdminState;
-use router::core::table::{DefaultRule, RoutingTable};
+use router::core::table::{DefaultRule, RoutingTable, Rule};
 use router::flows::ports::PortAllocator;
 use router::flows::table::FlowTable;
 use router::proxy::budget::{BudgetLimits, HeadBudget};
@@ -34,6 +34,9 @@ pub struct Setup {
     pub check: Option<CheckSpec>,
     pub budget: BudgetLimits,
     pub workers: usize,
+    pub rules: Vec<Rule>,
+    /// Further pools; the instances are those of the first.
+    pub pools: Vec<Pool>,
 }
 
 /// A running proxy. Dropping it ends it.
@@ -52,6 +55,8 @@ pub fn proxy(instances: impl IntoIterator<Item = SocketAddr>) -> Setup {
         check: None,
         budget: BudgetLimits::default(),
         workers: 2,
+        rules: Vec::new(),
+        pools: Vec::new(),
     }
 }
 
@@ -86,7 +91,10 @@ impl Setup {
             check: self.check,
             ..Pool::default()
         };
-        let table = RoutingTable::new(vec![], DefaultRule::default(), vec![pool], None).unwrap();
+        let default = DefaultRule { pools: vec![PoolId(0)], ..DefaultRule::default() };
+        let mut pools = vec![pool];
+        pools.extend(self.pools);
+        let table = RoutingTable::new(self.rules, default, pools, None).unwrap();
         let context = Arc::new(Context {
             table: Arc::new(ArcSwap::from_pointee(table)),
             flows: self.flows,

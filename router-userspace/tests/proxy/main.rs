@@ -1,9 +1,12 @@
 //! The proxy over loopback, with real sockets on both sides.
 
 mod actors;
+#[path = "../corpus/mod.rs"]
+mod corpus;
 mod handoff;
 mod heads;
 mod listening;
+mod per_request;
 mod refusals;
 mod relaying;
 mod routing;

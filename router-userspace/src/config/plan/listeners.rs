@@ -22,6 +22,14 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
         report.add(Problem::at(listener.span.clone(), format!("more than {MAX_LISTENERS} listeners")));
         return;
     }
+    for listener in &file.listeners {
+        if listener.allow_http09.value && !listener.once_only.value {
+            let message = "`allow_http09` does not go together with `once_only = false`".to_owned();
+            let problem = Problem::at(listener.allow_http09.span.clone(), message)
+                .help("HTTP/0.9 has one request on a connection: leave one of the two out");
+            report.add(problem.earlier(listener.once_only.span.clone(), "every request is routed"));
+        }
+    }
     let addresses: Vec<&Placed<SocketAddr>> =
         file.listeners.iter().filter_map(|listener| listener.address.as_ref()).collect();
     for (number, address) in addresses.iter().enumerate() {
@@ -71,6 +79,7 @@ pub(super) fn plan(listener: &Listener) -> Option<ListenerPlan> {
         offload_after_bytes: listener.offload_after_bytes.value,
         offload_after: listener.offload_after.value,
         offload_second_request: listener.offload_second_request.value,
+        once_only: listener.once_only.value,
         header_timeout: listener.header_timeout.value,
         max_header_bytes: listener.max_header_bytes.value,
         forwarded_for: listener.forwarded_for.value,

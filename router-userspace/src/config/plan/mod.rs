@@ -92,6 +92,8 @@ pub struct ListenerPlan {
     pub offload_after: Duration,
     /// With [`Offload::Auto`], whether a second request on the connection is enough.
     pub offload_second_request: bool,
+    /// Whether only the first request of a connection is matched against the rules.
+    pub once_only: bool,
     /// From accepting the connection to the end of its first head.
     pub header_timeout: Duration,
     /// Bytes of the head up to and including its empty line.

@@ -162,6 +162,7 @@ fn every_setting_is_taken_over() {
             offload_after_bytes: 0,
             offload_after: Duration::from_secs(90),
             offload_second_request: false,
+            once_only: true,
             header_timeout: Duration::from_millis(500),
             max_header_bytes: 4_096,
             forwarded_for: false,

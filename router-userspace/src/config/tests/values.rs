@@ -38,10 +38,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "offload = \"bind\"",
             "r.toml:4:11: `offload = \"bind\"` is not supported in this version (use \"auto\", \"handoff\" or \"relay\")",
         ),
-        (
-            "once_only = false",
-            "r.toml:4:13: `once_only = false` is not supported in this version (only the first request of a connection is matched against the rules)",
-        ),
     ] {
         assert_eq!(listener(line), wanted);
     }
@@ -90,6 +86,7 @@ fn wrong_values_say_what_is_wanted() {
             "max_header_bytes = -99999999999999999999999999",
             "4:20: `max_header_bytes` must be from 1024 to 1048576, not -99999999999999999999999999",
         ),
+        ("once_only = \"no\"", "4:13: `once_only` must be true or false, not \"no\" (without quotes)"),
         (
             "forwarded_for = \"yes\"",
             "4:17: `forwarded_for` must be true or false, not \"yes\" (without quotes)",
