@@ -4,6 +4,7 @@
 //! chooses from are the ones of the smallest [`Rank`], and why an instance lost is the first step at which it differs
 //! from the winner.
 
+use std::cmp::Ordering;
 use std::time::Instant;
 
 use super::candidates::Judge;
@@ -12,7 +13,7 @@ use super::load::LoadStatus;
 use super::memory::resources::Holders;
 use super::methods::Figures;
 use super::methods::consistent_hash::Ring;
-use super::pool::{Instance, InstanceId, Method, PoolId};
+use super::pool::{Instance, InstanceId, Method, Pool, PoolId};
 use super::session::{Tally, Turn};
 use super::table::RoutingTable;
 
@@ -48,30 +49,30 @@ pub enum LostBy {
     Order,
 }
 
-/// The steps of the preference, in their order. The smallest rank stays.
+/// The steps of the preference in one number, the first step in the highest bits. The smallest rank stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Rank {
-    tier: Tier,
-    other_group: bool,
-    not_last: bool,
-    load_status: LoadStatus,
-    not_loaded: bool,
-}
+pub(super) struct Rank(u8);
 
 impl Rank {
+    /// What [`Rank::new`] takes, by its place: tier, other group, not last, load status, not loaded.
+    const SHIFTS: [u32; 5] = [5, 4, 3, 1, 0];
+
+    fn new(tier: Tier, other_group: bool, not_last: bool, load_status: LoadStatus, not_loaded: bool) -> Self {
+        let steps = [tier as u8, other_group.into(), not_last.into(), load_status as u8, not_loaded.into()];
+        Self(steps.into_iter().zip(Self::SHIFTS).fold(0, |rank, (step, shift)| rank | step << shift))
+    }
+
     /// The step at which `other` falls behind this rank.
-    fn reason_against(&self, other: &Rank) -> Option<LostBy> {
-        if self.tier != other.tier {
-            return Some(if other.tier == Tier::Draining { LostBy::Draining } else { LostBy::Spare });
+    fn reason_against(self, other: Rank) -> Option<LostBy> {
+        // The highest bit that differs belongs to the first step that does.
+        match (self.0 ^ other.0).checked_ilog2()? {
+            0 => Some(LostBy::Resource),
+            1 | 2 => Some(LostBy::LoadStatus),
+            3 => Some(LostBy::Affinity),
+            4 => Some(LostBy::Group),
+            _ if other.0 >> Self::SHIFTS[0] == Tier::Draining as u8 => Some(LostBy::Draining),
+            _ => Some(LostBy::Spare),
         }
-        [
-            (self.other_group != other.other_group, LostBy::Group),
-            (self.not_last != other.not_last, LostBy::Affinity),
-            (self.load_status != other.load_status, LostBy::LoadStatus),
-            (self.not_loaded != other.not_loaded, LostBy::Resource),
-        ]
-        .into_iter()
-        .find_map(|(differs, step)| differs.then_some(step))
     }
 }
 
@@ -104,12 +105,12 @@ impl Standing {
     /// The step at which `other` loses to this one by `method`; `None` if it does not.
     pub(super) fn beats(&self, other: &Standing, method: Method) -> Option<LostBy> {
         if self.rank != other.rank {
-            return (self.rank < other.rank).then(|| self.rank.reason_against(&other.rank)).flatten();
+            return (self.rank < other.rank).then(|| self.rank.reason_against(other.rank)).flatten();
         }
-        let (own, others) = (self.figures.of(method), other.figures.of(method));
-        if own != others {
-            // A method is used only where every candidate has its figure.
-            return (own < others).then_some(LostBy::Load);
+        match self.figures.compare(&other.figures, method) {
+            Ordering::Less => return Some(LostBy::Load),
+            Ordering::Greater => return None,
+            Ordering::Equal => {}
         }
         // Whose turn it is does not depend on sessions.
         if method != Method::RoundRobin && self.tally.live() != other.tally.live() {
@@ -121,7 +122,7 @@ impl Standing {
     /// Why `other` lost to the winner `self`.
     pub(super) fn reason_against(&self, other: &Standing, method: Method) -> LostBy {
         if method == Method::ConsistentHash {
-            return self.rank.reason_against(&other.rank).unwrap_or(LostBy::Hash);
+            return self.rank.reason_against(other.rank).unwrap_or(LostBy::Hash);
         }
         self.beats(other, method).unwrap_or(LostBy::Order)
     }
@@ -177,15 +178,18 @@ impl RoutingTable {
         // Whether every candidate of the best rank has the method's figure.
         let mut complete = true;
         let start = if terms.method == Method::RoundRobin { self.round(terms.pools) } else { 0 };
-        for &pool in terms.pools {
-            let judge = Judge::of(self.pool(pool), terms.allow_exhausted, terms.now);
-            for (id, instance) in self.instances_of(&[pool]) {
+        let by_sessions = terms.method == Method::FewestSessions;
+        for &number in terms.pools {
+            let pool = self.pool(number);
+            let judge = Judge::of(pool, terms.allow_exhausted, terms.now);
+            for (instance, index) in pool.instances.iter().zip(0..) {
+                let id = InstanceId { pool: number, index };
                 let tally = instance.status.sessions().tally();
                 latest = latest.latest(tally.last_chosen());
-                let standing = self.standing(instance, id, tally, &judge, terms, start);
+                let standing = self.standing(pool, instance, id, tally, &judge, terms, start);
                 seen(id, standing);
                 let Ok(standing) = standing else { continue };
-                let missing = standing.figures.of(terms.method).is_none();
+                let missing = !standing.figures.know(terms.method);
                 match least {
                     Some(leader) if standing.rank > leader.standing.rank => continue,
                     Some(leader) if standing.rank == leader.standing.rank => complete &= !missing,
@@ -198,7 +202,7 @@ impl RoutingTable {
                 if leads(least, Method::FewestSessions) {
                     least = Some(this);
                 }
-                if !missing && leads(best, terms.method) {
+                if !by_sessions && !missing && leads(best, terms.method) {
                     best = Some(this);
                 }
             }
@@ -212,14 +216,16 @@ impl RoutingTable {
         }
         let (leader, method, fell_back) = match best {
             Some(best) if complete => (best, terms.method, false),
-            _ => (least, Method::FewestSessions, terms.method != Method::FewestSessions),
+            _ => (least, Method::FewestSessions, !by_sessions),
         };
         let Leader { id, standing } = leader;
         Some(Choice { id, standing, turn, method, fell_back })
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the loop of `choose` has them at hand")]
     fn standing(
         &self,
+        pool: &Pool,
         instance: &Instance,
         id: InstanceId,
         tally: Tally,
@@ -231,20 +237,13 @@ impl RoutingTable {
             return Err(Exclusion::Tried);
         }
         let candidate = judge.candidate(instance, tally)?;
-        let policy = &self.pool(id.pool).load;
-        let loaded = || {
-            terms.resource.is_some_and(|resource| {
-                terms.holders.contains(instance.status.sessions())
-                    || instance.status.reports_loaded(resource, policy.report_ttl, terms.now)
-            })
-        };
-        let rank = Rank {
-            tier: candidate.tier,
-            other_group: self.group().is_some_and(|group| instance.group.as_deref() != Some(group)),
-            not_last: terms.last.is_some_and(|last| last != id),
-            load_status: candidate.load_status,
-            not_loaded: !loaded(),
-        };
+        let loaded = terms.resource.is_some_and(|resource| {
+            terms.holders.contains(instance.status.sessions())
+                || instance.status.reports_loaded(resource, pool.load.report_ttl, terms.now)
+        });
+        let other_group = self.group().is_some_and(|group| instance.group.as_deref() != Some(group));
+        let not_last = terms.last.is_some_and(|last| last != id);
+        let rank = Rank::new(candidate.tier, other_group, not_last, candidate.load_status, !loaded);
         let turn_start = instance.status.sessions().turn_start();
         let figures = Figures::of_candidate(terms, instance, &candidate, turn_start, round);
         Ok(Standing { tally, rank, figures, turn_start })
@@ -254,9 +253,10 @@ impl RoutingTable {
     fn owner(&self, terms: &Terms<'_>, rank: Rank) -> Option<Leader> {
         terms.ring?.from(terms.key).find_map(|id| {
             let instance = self.instance(id);
-            let judge = Judge::of(self.pool(id.pool), terms.allow_exhausted, terms.now);
+            let pool = self.pool(id.pool);
+            let judge = Judge::of(pool, terms.allow_exhausted, terms.now);
             let tally = instance.status.sessions().tally();
-            let standing = self.standing(instance, id, tally, &judge, terms, 0).ok()?;
+            let standing = self.standing(pool, instance, id, tally, &judge, terms, 0).ok()?;
             (standing.rank == rank).then_some(Leader { id, standing })
         })
     }

@@ -64,8 +64,9 @@ impl Turn {
 }
 
 /// Live counters of one instance. Shared by every snapshot that contains the instance, so that a
-/// reload keeps the counts.
+/// reload keeps the counts. A decision reads one cache line of it, which workers share with no other instance.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub struct InstanceCounters {
     /// The instance's [`Tally`].
     word: AtomicU64,

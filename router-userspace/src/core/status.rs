@@ -83,17 +83,19 @@ struct Loaded {
     taken: Instant,
 }
 
-/// Counters, admin state, health and load of one instance. Deciding reads atomics only.
+/// Counters, admin state, health and load of one instance. Deciding reads atomics only, and by most methods only those of
+/// the first cache line: therefore the order of the fields.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct InstanceStatus {
     sessions: Arc<InstanceCounters>,
+    adjustment: Adjustment,
     admin: AtomicU8,
     /// Mirrors `vitals.health`, so that a decision need not lock: see [`REACHABLE`] and the others.
     reach: AtomicU8,
     /// The latest [`LoadStatus`].
     load: AtomicU8,
     gauges: Gauges,
-    adjustment: Adjustment,
     loaded: ArcSwapOption<Loaded>,
     vitals: Mutex<Vitals>,
     health_counts: HealthCounts,

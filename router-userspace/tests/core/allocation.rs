@@ -63,6 +63,28 @@ fn a_decision_over_ten_rules_allocates_nothing() {
 }
 
 #[test]
+fn a_decision_over_ten_thousand_rules_and_a_hundred_instances_allocates_nothing() {
+    let condition = |number| match number % 4 {
+        0 => format!("Host(\"t{number}.example\")"),
+        1 => format!("HostSuffix(\"d{number}.example\") && PathPrefix(\"/app\")"),
+        2 => format!("Header(\"X-Tenant\", \"t{number}\") || Cookie(\"tenant\", \"t{number}\")"),
+        _ => format!("Host(\"a.example\") && PathPrefix(\"/t{number}/\") && !ClientIP(\"192.168.0.0/16\")"),
+    };
+    let rules = (0..10_000).map(|number| rule(&format!("r{number}"), &condition(number), FIRST)).collect();
+    let table = table(rules, vec![pool("p", (0..100).map(|number| instance(&format!("i{number}"))))]);
+    let ask = get("/t9999/report?a=b").header("User-Agent", "curl/8").header("Cookie", "tenant=none; beta=0");
+    ask.seen(|request| {
+        drop(table.decide(request, &Attempt::first(Instant::now())));
+        let before = ALLOCATIONS.get();
+        for _ in 0..100 {
+            let decision = table.decide(request, &Attempt::first(Instant::now()));
+            assert_eq!(table.rule_name(decision.rule), "r9999");
+        }
+        assert_eq!(ALLOCATIONS.get() - before, 0);
+    });
+}
+
+#[test]
 fn no_method_allocates() {
     for method in Method::ALL {
         let mut pool = pool("p", (0..100).map(|number| instance(&format!("i{number}"))));

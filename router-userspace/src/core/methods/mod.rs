@@ -9,6 +9,8 @@ pub mod consistent_hash;
 pub mod response;
 pub(super) mod round_robin;
 
+use std::cmp::Ordering;
+
 use super::candidates::Candidate;
 use super::choose::{Terms, load};
 use super::pool::{Instance, Method};
@@ -16,8 +18,8 @@ use super::pool::{Instance, Method};
 /// What the methods compare of one candidate; the smallest wins.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// sessions × 100 / weight.
-    load: f64,
+    sessions: u32,
+    weight: u32,
     /// The asked method's own figure, if it is known.
     own: Option<f64>,
     /// Round-robin: where the turn after this one would begin.
@@ -35,12 +37,10 @@ impl Figures {
     ) -> Self {
         let (status, now, ttl) = (&instance.status, terms.now, candidate.report_ttl);
         let (counters, gauges, weight) = (status.sessions(), status.gauges(), f64::from(candidate.weight));
-        let load = load(candidate.tally.live(), candidate.weight).unwrap_or(f64::INFINITY);
         let mut next_turn = 0;
         let own = match terms.method {
-            Method::FewestSessions => Some(load),
-            // The ring decides.
-            Method::ConsistentHash => Some(0.0),
+            // Sessions and weight decide, or the ring.
+            Method::FewestSessions | Method::ConsistentHash => Some(0.0),
             Method::RoundRobin => {
                 let turn = round_robin::turn(turn, round, candidate.weight);
                 next_turn = turn.next;
@@ -61,7 +61,7 @@ impl Figures {
                 adaptive::figure(response, candidate.tally.live(), candidate.weight, agent)
             }),
         };
-        Self { load, own, next_turn }
+        Self { sessions: candidate.tally.live(), weight: candidate.weight, own, next_turn }
     }
 
     /// Round-robin: where the turn after this one begins; 0 for other methods.
@@ -69,8 +69,23 @@ impl Figures {
         self.next_turn
     }
 
-    /// `None` if it is not known. Only the method that was asked for and `fewest-sessions` have one.
+    /// Whether the figure is known. Only that of the method that was asked for, and of `fewest-sessions`, can be.
+    pub(super) fn know(&self, method: Method) -> bool {
+        method == Method::FewestSessions || self.own.is_some()
+    }
+
+    /// The figure, if it is known.
     pub(super) fn of(&self, method: Method) -> Option<f64> {
-        if method == Method::FewestSessions { Some(self.load) } else { self.own }
+        if method == Method::FewestSessions { load(self.sessions, self.weight) } else { self.own }
+    }
+
+    /// Less if this figure wins. Both are known, because a method is used only where every candidate has its figure.
+    pub(super) fn compare(&self, other: &Self, method: Method) -> Ordering {
+        if method == Method::FewestSessions {
+            // s₁ / w₁ against s₂ / w₂, exactly and without dividing.
+            let load = |one: &Self, of: &Self| u64::from(one.sessions) * u64::from(of.weight);
+            return load(self, other).cmp(&load(other, self));
+        }
+        self.own.partial_cmp(&other.own).unwrap_or(Ordering::Greater)
     }
 }
