@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::change::{ChangesCommand, InstanceCommand, Manner, PoolCommand, RuleCommand};
+use super::simulate::Simulation;
 use crate::control::protocol::{DEFAULT_SOCKET, Header};
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done, and the answer is good
-  1  the answer is no: `check` found errors, or the request of `explain` would not reach an instance
+  1  the answer is no: `check` or `simulate` found errors, or the request of `explain` would not reach an instance
   2  the command line, or a value in it, is wrong
   3  no answer: the daemon cannot be reached, may not be asked, or speaks another version";
 
@@ -78,6 +79,8 @@ pub(super) enum Command {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// What one configuration or two would do with many requests; needs no daemon and changes nothing
+    Simulate(Box<Simulation>),
     /// Print a script that completes routerctl's command lines in a shell
     Completions {
         #[arg(value_name = "SHELL")]
@@ -128,7 +131,7 @@ pub(super) struct Question {
     pub(super) http_version: String,
 }
 
-fn header(text: &str) -> Result<Header, String> {
+pub(super) fn header(text: &str) -> Result<Header, String> {
     let (name, value) = text
         .split_once(':')
         .ok_or("a header field needs a colon between name and value: 'Host: gis.example'")?;

@@ -9,6 +9,7 @@ mod flows;
 mod overview;
 mod rules;
 mod sessions;
+mod simulate;
 mod table;
 
 use std::ffi::OsString;
@@ -52,7 +53,7 @@ where
             };
         }
     };
-    match execute(&arguments, out) {
+    match execute(&arguments, out, err) {
         Ok(exit) => exit,
         Err(Failure::Client(error)) => {
             drop(writeln!(err, "routerctl: {error}"));
@@ -84,7 +85,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn execute(arguments: &Arguments, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit, Failure> {
     let client = Client::new(&arguments.socket);
     let json = arguments.json;
     match &arguments.command {
@@ -120,6 +121,7 @@ fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<Exit, Failure> 
         }
         Command::Sessions { limit } => sessions::run(&client, *limit, json, out)?,
         Command::Flows(filter) => flows::run(&client, filter, json, out)?,
+        Command::Simulate(asked) => return simulate::run(asked, json, out, err),
         Command::Check { file } => return Ok(check::run(file, json, out)?),
         Command::Completions { shell } => {
             // Into memory first: the generator panics when a reader goes away.

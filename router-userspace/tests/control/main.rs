@@ -7,4 +7,5 @@ mod daemon;
 mod endpoints;
 mod hostile;
 mod manual;
+mod simulate;
 mod socket;

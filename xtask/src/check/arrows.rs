@@ -21,15 +21,16 @@ const PACKAGES: [(&str, &[&str]); 5] = [
 const OURS: [&str; 5] = ["router-common", "router-ebpf", "router-userspace", "router-tests", "xtask"];
 
 /// A room, and what it may use of the other rooms. `app` may use all, and is used by none.
-const ROOMS: [(&str, &[&str]); 8] = [
+const ROOMS: [(&str, &[&str]); 9] = [
     ("core", &[]),
     ("config", &["core"]),
     ("proxy", &["core", "flows"]),
     ("probe", &["core"]),
     ("flows", &["core::session"]),
     ("control", &["core", "config", "flows"]),
-    ("cli", &["config", "control::protocol"]),
-    ("app", &["core", "config", "proxy", "probe", "flows", "control", "cli"]),
+    ("simulate", &["core", "config"]),
+    ("cli", &["config", "control::protocol", "simulate"]),
+    ("app", &["core", "config", "proxy", "probe", "flows", "control", "simulate", "cli"]),
 ];
 
 /// What `core` may not touch, because time, randomness and the state of the world are its arguments.
