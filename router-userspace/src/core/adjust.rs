@@ -36,11 +36,13 @@ impl Default for Adjustment {
 
 impl Adjustment {
     /// The admin state that the agent asks for.
+    #[inline]
     pub fn admin(&self) -> AdminState {
         AdminState::ALL[usize::from(self.admin.load(Ordering::Relaxed))]
     }
 
     /// The weight that the agent asks for.
+    #[inline]
     pub fn agent_weight(&self) -> Option<AgentWeight> {
         match self.weight.load(Ordering::Relaxed) {
             NONE => None,
@@ -50,16 +52,19 @@ impl Adjustment {
     }
 
     /// The limit of sessions that the agent asks for.
+    #[inline]
     pub fn max_sessions(&self) -> Option<u32> {
         Some(self.max_sessions.load(Ordering::Relaxed)).filter(|&limit| limit != NONE)
     }
 
     /// The weight that counts at `now`. During a slow start it grows evenly from the smallest to the whole.
+    #[inline]
     pub fn weight(&self, configured: u32, slow_start: Duration, now: Instant) -> u32 {
         let weight = self.agent_weight().map_or(configured, |order| order.of(configured));
-        if weight == 0 || slow_start.is_zero() {
-            return weight;
-        }
+        if weight == 0 || slow_start.is_zero() { weight } else { self.ramped(weight, slow_start, now) }
+    }
+
+    fn ramped(&self, weight: u32, slow_start: Duration, now: Instant) -> u32 {
         let began = self.began.load(Ordering::Acquire);
         if began == NEVER {
             return weight;

@@ -63,6 +63,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether the instance can be used at all, as a session that is there already needs it.
+    #[inline]
     pub fn usable(&self, instance: &Instance) -> Result<AdminState, Exclusion> {
         let status = &instance.status;
         let admin = status.admin();
@@ -78,7 +79,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether the instance may get a new session.
+    /// Whether the instance may get a new session. Inlined, because an answer that goes through memory costs more than finding it.
+    #[inline(always)]
     pub fn candidate(&self, instance: &Instance, tally: Tally) -> Result<Candidate, Exclusion> {
         let admin = self.usable(instance)?;
         let weight = self.pool.weight(instance, self.now);

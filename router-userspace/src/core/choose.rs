@@ -222,6 +222,8 @@ impl RoutingTable {
         Some(Choice { id, standing, turn, method, fell_back })
     }
 
+    /// Inlined like [`Judge::candidate`].
+    #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "the loop of `choose` has them at hand")]
     fn standing(
         &self,

@@ -236,6 +236,7 @@ impl Pool {
     }
 
     /// The weight of an instance of this pool that counts at `now`; see [`InstanceStatus::effective_weight`].
+    #[inline]
     pub fn weight(&self, instance: &Instance, now: Instant) -> u32 {
         instance.status.effective_weight(instance.weight, self.slow_start, now)
     }

@@ -158,6 +158,7 @@ impl InstanceStatus {
     }
 
     /// The admin state: the stricter of what the operator and the instance's agent want.
+    #[inline]
     pub fn admin(&self) -> AdminState {
         self.operator_admin().max(self.adjustment.admin())
     }
@@ -172,6 +173,7 @@ impl InstanceStatus {
         self.admin.store(state as u8, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn reachability(&self) -> Reachability {
         unpack(self.reach.load(Ordering::Acquire))
     }
@@ -215,11 +217,13 @@ impl InstanceStatus {
 
     /// The weight that counts at `now`: the configured one as the agent has changed it, ramped for `slow_start` after
     /// the instance came back. It is 0 only if that asked for is 0.
+    #[inline]
     pub fn effective_weight(&self, configured: u32, slow_start: Duration, now: Instant) -> u32 {
         self.adjustment.weight(configured, slow_start, now)
     }
 
     /// The limit of sessions that counts: the configured one, or the agent's if that is lower.
+    #[inline]
     pub fn max_sessions(&self, configured: Option<u32>) -> Option<u32> {
         [configured, self.adjustment.max_sessions()].into_iter().flatten().min()
     }

@@ -63,7 +63,7 @@ fn source(file: &str) -> Option<String> {
         "suite" => vec![format!("tests/{file}")],
         "config" => vec![format!("router-userspace/src/config/tests/{name}")],
         "core" => vec![format!("router-userspace/tests/{file}"), format!("router-userspace/src/{file}")],
-        "proxy" => vec![format!("router-userspace/tests/{file}")],
+        "proxy" | "control" => vec![format!("router-userspace/tests/{file}")],
         "" => vec![format!("router-userspace/tests/{file}")],
         _ => vec![format!("router-userspace/src/{file}")],
     };

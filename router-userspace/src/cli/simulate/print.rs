@@ -1,5 +1,7 @@
 //! The report of a simulation as tables: one column for each configuration, and with two the difference.
 
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -54,7 +56,7 @@ fn malformed(log: &LogReport, out: &mut dyn Write) -> io::Result<()> {
 
 /// Names in the order in which they come, each once.
 fn union<'a>(lists: impl Iterator<Item = impl Iterator<Item = &'a str>>) -> Vec<&'a str> {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     lists.flatten().filter(|name| seen.insert(*name)).collect()
 }
 
@@ -193,23 +195,25 @@ fn pool_report(
     instances(of_each, limit, out)
 }
 
-fn instances(of_each: &[Option<&PoolReport>], limit: usize, out: &mut dyn Write) -> io::Result<()> {
+/// An instance's name, and what it is in each configuration.
+type InstanceRow<'a> = (&'a str, Vec<Option<&'a InstanceReport>>);
+
+fn instances<'a>(of_each: &[Option<&'a PoolReport>], limit: usize, out: &mut dyn Write) -> io::Result<()> {
     let single = of_each.len() == 1;
     let mut table = Table::new(match single {
         true => &["INSTANCE", ">WEIGHT", ">REQUESTS", ">SHARE", ">EXPECTED", ">PEAK", ">LOADS"][..],
         false => &["INSTANCE", ">REQUESTS A", ">B", ">DIFFERENCE", ">PEAK A", ">B", ">LOADS A", ">B"][..],
     });
     let lists = || of_each.iter().flatten().map(|pool| pool.instances.iter().map(|one| one.name.as_str()));
-    let find = |pool: &Option<&PoolReport>, name: &str| -> Option<InstanceReport> {
-        pool.as_ref()?.instances.iter().find(|one| one.name == name).cloned()
+    let named = |pool: &Option<&'a PoolReport>| -> HashMap<&'a str, &'a InstanceReport> {
+        pool.iter().flat_map(|pool| &pool.instances).map(|one| (one.name.as_str(), one)).collect()
     };
-    let rows = union(lists()).into_iter().map(|name| (name, of_each.iter().map(|pool| find(pool, name))));
-    let mut rows: Vec<(&str, Vec<_>)> = rows.map(|(name, found)| (name, found.collect())).collect();
+    let by_name: Vec<_> = of_each.iter().map(named).collect();
+    let found = |name| by_name.iter().map(move |named| named.get(name).copied()).collect();
+    let mut rows: Vec<InstanceRow<'a>> = union(lists()).into_iter().map(|name| (name, found(name))).collect();
     let left_out = rows.len().saturating_sub(limit);
     if left_out > 0 {
-        let requests = |row: &(&str, Vec<Option<InstanceReport>>)| {
-            std::cmp::Reverse(row.1.iter().flatten().map(|one| one.requests).next())
-        };
+        let requests = |row: &InstanceRow<'a>| Reverse(row.1.iter().flatten().map(|one| one.requests).max());
         rows.sort_by_key(requests);
         let most = limit.div_ceil(2);
         rows.drain(most..most + left_out);
@@ -228,7 +232,7 @@ fn instances(of_each: &[Option<&PoolReport>], limit: usize, out: &mut dyn Write)
             ]);
             continue;
         }
-        let of = |value: fn(&InstanceReport) -> u64| found.iter().map(move |one| one.as_ref().map(value));
+        let of = |value: fn(&InstanceReport) -> u64| found.iter().map(move |one| one.map(value));
         let mut cells = Row::counts(*name, of(|one| one.requests)).cells();
         let more = of(|one| one.peak_sessions.into()).chain(of(|one| one.loads));
         cells.extend(more.map(|count| count.map_or_else(|| Cell::number("-"), Cell::number)));

@@ -28,6 +28,7 @@ pub struct Figures {
 
 impl Figures {
     /// For round-robin, `turn` is where the instance's next turn begins, and `round` is where the round stands.
+    #[inline(always)]
     pub(super) fn of_candidate(
         terms: &Terms<'_>,
         instance: &Instance,
@@ -35,33 +36,20 @@ impl Figures {
         turn: u64,
         round: u64,
     ) -> Self {
-        let (status, now, ttl) = (&instance.status, terms.now, candidate.report_ttl);
-        let (counters, gauges, weight) = (status.sessions(), status.gauges(), f64::from(candidate.weight));
-        let mut next_turn = 0;
-        let own = match terms.method {
+        let mut figures =
+            Self { sessions: candidate.tally.live(), weight: candidate.weight, own: Some(0.0), next_turn: 0 };
+        match terms.method {
             // Sessions and weight decide, or the ring.
-            Method::FewestSessions | Method::ConsistentHash => Some(0.0),
+            Method::FewestSessions | Method::ConsistentHash => {}
             Method::RoundRobin => {
                 let turn = round_robin::turn(turn, round, candidate.weight);
-                next_turn = turn.next;
+                figures.next_turn = turn.next;
                 // Only the distance is compared, which is small, so nothing is rounded.
-                Some((turn.due - round) as f64)
+                figures.own = Some((turn.due - round) as f64);
             }
-            Method::FastestResponse => {
-                counters.response().milliseconds(now).map(|time| time * 100.0 / weight)
-            }
-            // What is spare: the largest wins.
-            Method::LeastCpu => gauges.cpu_spare(ttl, now).map(|spare| -(spare * weight / 100.0)),
-            Method::MostFreeMemory => {
-                gauges.memory_free(ttl, now).map(|free| -(free as f64 * weight / 100.0))
-            }
-            Method::ServerAgent => gauges.agent_value(ttl, now).map(f64::from),
-            Method::Adaptive => counters.response().milliseconds(now).map(|response| {
-                let agent = gauges.agent_value(ttl, now);
-                adaptive::figure(response, candidate.tally.live(), candidate.weight, agent)
-            }),
-        };
-        Self { sessions: candidate.tally.live(), weight: candidate.weight, own, next_turn }
+            method => figures.own = reported(method, terms, instance, candidate),
+        }
+        figures
     }
 
     /// Round-robin: where the turn after this one begins; 0 for other methods.
@@ -87,5 +75,23 @@ impl Figures {
             return load(self, other).cmp(&load(other, self));
         }
         self.own.partial_cmp(&other.own).unwrap_or(Ordering::Greater)
+    }
+}
+
+/// The figure of a method that rests on reports or observations.
+fn reported(method: Method, terms: &Terms<'_>, instance: &Instance, candidate: &Candidate) -> Option<f64> {
+    let (now, ttl, weight) = (terms.now, candidate.report_ttl, f64::from(candidate.weight));
+    let (response, gauges) = (instance.status.sessions().response(), instance.status.gauges());
+    match method {
+        Method::FewestSessions | Method::ConsistentHash | Method::RoundRobin => None,
+        Method::FastestResponse => response.milliseconds(now).map(|time| time * 100.0 / weight),
+        // What is spare: the largest wins.
+        Method::LeastCpu => gauges.cpu_spare(ttl, now).map(|spare| -(spare * weight / 100.0)),
+        Method::MostFreeMemory => gauges.memory_free(ttl, now).map(|free| -(free as f64 * weight / 100.0)),
+        Method::ServerAgent => gauges.agent_value(ttl, now).map(f64::from),
+        Method::Adaptive => response.milliseconds(now).map(|response| {
+            let agent = gauges.agent_value(ttl, now);
+            adaptive::figure(response, candidate.tally.live(), candidate.weight, agent)
+        }),
     }
 }
