@@ -14,7 +14,7 @@ mod remembered;
 pub mod reports;
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -32,9 +32,10 @@ use heads::Heads;
 
 use crate::config::{self, ConfigErrors, Plan, Problems, Running, running::Started};
 use crate::core::counters::Counters;
+use crate::core::preload::Planner;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::{KernelReservation, PortAllocator, reserve_in_kernel};
-use crate::probe::{Origin, Prober, watch};
+use crate::probe::{Origin, Prober, preload, watch};
 use crate::proxy::budget::{BudgetLimits, HeadBudget};
 use crate::proxy::listener::{self, Workers};
 use crate::proxy::settings::{Context, Listener};
@@ -113,13 +114,15 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         addresses: datapath.source_addresses.clone(),
         flow_ports: Some(datapath.source_ports.clone()),
     };
-    let prober = Arc::new(Prober::new(runtime.handle().clone(), origin));
+    let prober = Arc::new(Prober::new(runtime.handle().clone(), origin.clone()));
     prober.install(&table.load());
     let sessions_file = remembered::file(&daemon.state_dir);
     remembered::restore(&table.load(), &sessions_file);
     runtime.spawn(watch(Arc::clone(&table)));
     runtime.spawn(remembered::keep(Arc::clone(&table), sessions_file.clone()));
     runtime.block_on(first_checks(&table.load()));
+    let preloads = Arc::new(Mutex::new(Planner::default()));
+    let preloading = runtime.spawn(preload(Arc::clone(&preloads), Arc::clone(&table), origin));
 
     let context = Arc::new(Context {
         table: Arc::clone(&table),
@@ -142,6 +145,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     let parts = Parts {
         table: Arc::clone(&table),
         prober,
+        preloads: Arc::clone(&preloads),
         workers: Arc::clone(&workers),
         context,
         heads: Arc::clone(&heads),
@@ -165,6 +169,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         heads,
         listeners: shown_listeners,
         configuration: Arc::clone(&configuration),
+        preloads,
     };
     let control = control::serve(control, &arguments.config, live)?;
     notify(&[NotifyState::Ready]);
@@ -173,6 +178,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     notify(&[NotifyState::Stopping]);
     drop(reports);
     configuration.close();
+    preloading.abort();
     end(&runtime, workers, arguments.stop_timeout)?;
     remembered::save_and_log(&table.load(), &sessions_file);
     datapath::end(&datapath, flows.as_deref());

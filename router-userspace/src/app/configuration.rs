@@ -19,6 +19,7 @@ use crate::control::protocol::{
     self, Applied, ChangeRequest, Changes, DropRequest, LastReload, ReloadRequest, WriteRequest,
 };
 use crate::core::pool::PoolId;
+use crate::core::preload::Planner;
 use crate::core::registry::RegistrationError;
 use crate::core::table::RoutingTable;
 use crate::probe::Prober;
@@ -29,6 +30,7 @@ use crate::proxy::settings::{Context, Listener, ListenerSettings};
 pub struct Parts {
     pub table: Arc<ArcSwap<RoutingTable>>,
     pub prober: Arc<Prober>,
+    pub preloads: Arc<Mutex<Planner>>,
     pub workers: Arc<Workers>,
     pub context: Arc<Context>,
     pub heads: Arc<Heads>,
@@ -172,6 +174,7 @@ impl Configuration {
         let table = Arc::new(table);
         parts.table.store(Arc::clone(&table));
         parts.prober.install(&table);
+        parts.preloads.lock().unwrap_or_else(PoisonError::into_inner).begin_stopped_anew(Instant::now());
 
         parts.heads.replace(&plan.listeners);
         parts.listeners.store(Arc::new(plan.listeners.iter().map(Into::into).collect()));

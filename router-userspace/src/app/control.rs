@@ -1,7 +1,7 @@
 //! The control server over the daemon's live parts.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -12,6 +12,7 @@ use crate::config::DaemonPlan;
 use crate::control::protocol::Listener;
 use crate::control::{Opened, Server, Settings, StartError, State, Timeouts};
 use crate::core::counters::Counters;
+use crate::core::preload::Planner;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::FlowTable;
@@ -28,6 +29,7 @@ pub struct Live {
     pub heads: Arc<Heads>,
     pub listeners: Arc<ArcSwap<Vec<Listener>>>,
     pub configuration: Arc<Configuration>,
+    pub preloads: Arc<Mutex<Planner>>,
 }
 
 impl std::fmt::Debug for Live {
@@ -57,6 +59,7 @@ pub fn serve(opened: Opened, config_file: &Path, live: Live) -> Result<Server, S
         heads: Box::new(live.heads),
         listeners: live.listeners,
         configurator: live.configuration,
+        preloads: live.preloads,
         config_file: Some(config_file.to_owned()),
         started: Instant::now(),
         started_at: SystemTime::now(),

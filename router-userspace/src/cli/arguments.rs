@@ -40,6 +40,8 @@ pub(super) enum Command {
     Instances,
     /// Rules in the order in which they are tried
     Rules,
+    /// Resources that are opened on instances ahead of users: state, last and next run
+    Preloads,
     /// Connections that travel through the kernel
     Flows(FlowFilter),
     /// Sessions that stay on their instances, and how many users, resources and waiting requests there are

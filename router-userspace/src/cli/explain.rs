@@ -80,6 +80,9 @@ fn identity(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
     if explanation.untrusted {
         writeln!(out, "a user or groups were sent from an address that is not trusted, and are ignored")?;
     }
+    for part in &explanation.too_long {
+        writeln!(out, "its {} is longer than 1024 bytes, and is ignored", part.replace('_', " "))?;
+    }
     Ok(())
 }
 

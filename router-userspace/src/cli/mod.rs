@@ -7,6 +7,7 @@ mod client;
 mod explain;
 mod flows;
 mod overview;
+mod preloads;
 mod rules;
 mod sessions;
 mod simulate;
@@ -17,7 +18,7 @@ use std::io::{self, Write};
 
 use clap::{CommandFactory, Parser};
 
-use crate::control::protocol::{Instance, Pool, Reasons, Rule, Status};
+use crate::control::protocol::{Instance, Pool, Preload, Reasons, Rule, Status};
 use arguments::{Arguments, Command};
 use client::{Client, ClientError};
 
@@ -111,6 +112,12 @@ fn execute(arguments: &Arguments, out: &mut dyn Write, err: &mut dyn Write) -> R
             let answer = client.get::<Vec<Rule>>("/v1/rules")?;
             if !answer.print_json(json, out)? {
                 rules::rules(&answer.value, out)?;
+            }
+        }
+        Command::Preloads => {
+            let answer = client.get::<Vec<Preload>>("/v1/preloads")?;
+            if !answer.print_json(json, out)? {
+                preloads::preloads(&answer.value, out)?;
             }
         }
         Command::Reasons => {

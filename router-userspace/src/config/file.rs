@@ -11,10 +11,11 @@ use toml::de::{DeTable, DeValue};
 
 pub(super) use super::identity::{Group, Identity};
 use super::load::{self, Agent, Pair, PoolReports, Reports};
+use super::preload::Preload;
 use super::reader::{Placed, Report, Section, describe};
 use super::report::{Problem, Span};
 use super::values::{self, Found, Wrong};
-use super::{identity, schema, settings::*};
+use super::{identity, preload, schema, settings::*};
 use crate::core::health::Reachability;
 use crate::core::persistence::SameSite;
 use crate::core::pool::{AllDown, Method};
@@ -140,6 +141,7 @@ pub(super) struct Rule {
     pub affinity: Option<Placed<bool>>,
     pub allow_exhausted: Option<Placed<bool>>,
     pub persistence: Option<Persistence>,
+    pub preload: Option<Preload>,
     pub action: Option<Placed<()>>,
     pub status: Option<Placed<u16>>,
     /// The keys that are written, right or wrong: a wrong value is no reason to call its key missing.
@@ -378,7 +380,7 @@ fn affinity(found: Found<'_>) -> Result<bool, Wrong> {
 }
 
 /// A path that can be sent in a request line (RFC 9112, section 3.2.1).
-fn request_target(found: Found<'_>) -> Result<String, Wrong> {
+pub(super) fn request_target(found: Found<'_>) -> Result<String, Wrong> {
     let text = values::string(found)?;
     if text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) && text.len() <= 8_192 {
         return Ok(text);
@@ -388,7 +390,7 @@ fn request_target(found: Found<'_>) -> Result<String, Wrong> {
 }
 
 /// A value for a `Host` field.
-fn host(found: Found<'_>) -> Result<String, Wrong> {
+pub(super) fn host(found: Found<'_>) -> Result<String, Wrong> {
     let text = values::string(found)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]%".contains(&byte);
     if (1..=255).contains(&text.len()) && text.bytes().all(allowed) {
@@ -430,6 +432,7 @@ fn rule(section: Section<'_, '_>) -> Rule {
         affinity: section.optional("affinity", affinity),
         allow_exhausted: section.optional("allow_exhausted", values::boolean),
         persistence: section.table("persistence", &schema::PERSISTENCE).map(persistence),
+        preload: section.table("preload", &schema::PRELOAD).map(preload::read),
         action: section.optional("action", values::choice(&[("deny", ())], &[])),
         status: section.optional("status", values::integer(400..=599)),
         has_pool: section.has("pool"),

@@ -11,6 +11,7 @@ mod file;
 mod identity;
 mod load;
 pub mod plan;
+mod preload;
 mod reader;
 mod report;
 pub mod running;

@@ -294,10 +294,32 @@ pub static RULE: Section = Section {
         key("affinity", "0"),
         key("allow_exhausted", "true"),
         key("persistence", "{ cookie = \"RTID\", key_file = \"/etc/router/cookie.key\" }"),
+        key("preload", "{ resources = [\"sales\"], request = \"GET /analysis/{resource}\" }"),
         key("action", "\"deny\""),
         key("status", "403"),
     ],
-    later: &["preload"],
+    later: &[],
+};
+
+pub static PRELOAD: Section = Section {
+    title: "`preload` of a [[rule]]",
+    keys: &[
+        key("resources", "[\"sales\"]"),
+        key("request", "\"GET /analysis/{resource}\""),
+        with_default("instances", "1"),
+        key("host", "\"app.example\""),
+        key("headers", "[\"X-Preload: {resource}\"]"),
+        with_default("expect", "[\"200-299\"]"),
+        with_default("every", "\"10m\""),
+        with_default("timeout", "\"1m\""),
+        with_default("days", "\"mon-sun\""),
+        with_default("window", "\"00:00-24:00\""),
+        with_default("retries", "3"),
+        with_default("retry_delay", "\"5s\""),
+        with_default("load_on_exhausted", "false"),
+        with_default("update_exhausted", "true"),
+    ],
+    later: &[],
 };
 
 pub static DEFAULT_RULE: Section = Section {
@@ -353,6 +375,7 @@ pub static SECTIONS: &[&Section] = &[
     &INSTANCE,
     &INSTANCE_THRESHOLDS,
     &RULE,
+    &PRELOAD,
     &DEFAULT_RULE,
     &PERSISTENCE,
     &GROUP,

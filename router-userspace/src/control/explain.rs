@@ -104,6 +104,7 @@ fn refused(reason: RefuseReason) -> Explanation {
         groups: Vec::new(),
         resource: None,
         untrusted: false,
+        too_long: Vec::new(),
     }
 }
 
@@ -145,6 +146,7 @@ fn in_words(table: &RoutingTable, trace: Trace, normalised_path: Option<String>)
         groups: trace.identity.groups.clone(),
         resource: trace.identity.resource.clone(),
         untrusted: trace.identity.untrusted,
+        too_long: trace.identity.too_long.parts().map(|part| part.name().to_owned()).collect(),
     }
 }
 

@@ -8,7 +8,7 @@ mod process;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Instant, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
@@ -50,6 +50,7 @@ impl Collector for Scrape {
         reasons(&mut encoder, &self.0)?;
         flows(&mut encoder, &self.0)?;
         rules(&mut encoder, &self.0)?;
+        preloads(&mut encoder, &self.0)?;
         decisions::encode(&mut encoder, self.0.table.load().memory())?;
         pools(&mut encoder, &self.0)
     }
@@ -163,6 +164,24 @@ fn rules(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     let all = (0..table.rules().len()).map(RuleRef::Rule).chain([RuleRef::Default, RuleRef::ActiveSession]);
     let hits = all.map(|rule| ([("rule", table.rule_name(rule))], table.hits(rule).get()));
     counts(encoder, "rule_requests", "Requests that the rule selected", hits)
+}
+
+fn preloads(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
+    let (states, loaded) = super::preloads::count(state);
+    let states = states.iter().map(|(state, count)| ([("state", state.name())], *count as i64));
+    gauges(encoder, "preloads", "Preloaded resources, once for each instance, by state", states)?;
+    let help = "Preloaded resources, once for each instance, to which requests are sent because of it";
+    one(encoder, "preloads_loaded", help, &ConstGauge::new(loaded as i64))?;
+    let planner = state.preloads.lock().unwrap_or_else(PoisonError::into_inner);
+    let failed = planner.counts.failed.iter().map(|(reason, count)| (reason.name(), count));
+    let results = std::iter::once(("succeeded", planner.counts.succeeded.get())).chain(failed);
+    let results = results.map(|(result, count)| ([("result", result)], count));
+    counts(
+        encoder,
+        "preload_requests",
+        "Requests of preloads that have ended: succeeded, or why not",
+        results,
+    )
 }
 
 fn pools(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {

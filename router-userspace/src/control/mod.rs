@@ -9,6 +9,7 @@ mod connections;
 mod explain;
 mod flows;
 mod metrics;
+mod preloads;
 pub mod protocol;
 pub mod reports;
 mod routes;

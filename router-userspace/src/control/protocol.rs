@@ -197,6 +197,39 @@ pub struct Rule {
     pub requests: u64,
 }
 
+/// One element of `GET /v1/preloads`: a resource on one instance, or one for which no instance is found yet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Preload {
+    pub rule: String,
+    pub resource: String,
+    pub pool: String,
+    pub instance: Option<String>,
+    /// `waiting` (for its turn or its window), `loading`, `loaded`, `refreshing`, `retrying`, `stopped` (after repeated failures) or
+    /// `no-instance`.
+    pub state: String,
+    /// Whether requests for the resource go there because of it.
+    pub loaded: bool,
+    pub last: Option<PreloadRun>,
+    /// When the next request is due, in seconds since the epoch; `None` while one is under way.
+    pub next: Option<i64>,
+    pub next_in_seconds: Option<f64>,
+    /// Tries that failed in a row.
+    pub failed_attempts: u32,
+}
+
+/// How the latest request of a preload went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PreloadRun {
+    /// When it ended, in seconds since the epoch.
+    pub at: i64,
+    pub seconds_ago: f64,
+    pub took_seconds: f64,
+    /// The status of the answer, if it was an expected one.
+    pub status: Option<u16>,
+    /// Otherwise what went wrong, in words.
+    pub failure: Option<String>,
+}
+
 /// Query of `GET /v1/flows`. Every filter that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -365,6 +398,9 @@ pub struct Explanation {
     /// Whether a user or groups were sent from an address that is not trusted, and ignored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub untrusted: bool,
+    /// What was ignored because it was longer than 1024 bytes: `session_key`, `user`, `groups`, `resource`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub too_long: Vec<String>,
 }
 
 /// What the request would meet.

@@ -15,11 +15,11 @@ use axum::routing::{get, post};
 
 use super::protocol::{
     Applied, ChangeRequest, Changes, DropRequest, ErrorBody, ExplainRequest, Explanation, FlowQuery, Flows,
-    Instance, MAX_BODY_BYTES, Pool, Reasons, ReloadRequest, Rule, SessionQuery, Sessions, Status, VERSION,
-    VERSION_HEADER, WriteRequest,
+    Instance, MAX_BODY_BYTES, Pool, Preload, Reasons, ReloadRequest, Rule, SessionQuery, Sessions, Status,
+    VERSION, VERSION_HEADER, WriteRequest,
 };
 use super::state::State;
-use super::{configuration, explain, flows, metrics, sessions, view};
+use super::{configuration, explain, flows, metrics, preloads, sessions, view};
 
 /// From the end of the head until the answer is ready; a body that trickles in longer is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,6 +31,7 @@ pub fn control(state: Arc<State>) -> Router {
         .route("/v1/pools", get(pools))
         .route("/v1/instances", get(instances))
         .route("/v1/rules", get(rules))
+        .route("/v1/preloads", get(list_preloads))
         .route("/v1/flows", get(list_flows))
         .route("/v1/sessions", get(list_sessions))
         .route("/v1/explain", post(explain_request))
@@ -98,6 +99,10 @@ async fn instances(Shared(state): Shared<Arc<State>>) -> Json<Vec<Instance>> {
 
 async fn rules(Shared(state): Shared<Arc<State>>) -> Json<Vec<Rule>> {
     Json(view::rules(&state))
+}
+
+async fn list_preloads(Shared(state): Shared<Arc<State>>) -> Json<Vec<Preload>> {
+    Json(preloads::list(&state))
 }
 
 async fn list_flows(

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -12,6 +12,7 @@ use super::configuration::Configurator;
 use super::protocol::Listener;
 use crate::config::{ListenerPlan, Offload, Protocol};
 use crate::core::counters::Counters;
+use crate::core::preload::Planner;
 use crate::core::request::HttpRequest;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::PortAllocator;
@@ -53,6 +54,8 @@ pub struct State {
     pub heads: Box<dyn HeadReader>,
     pub listeners: Arc<ArcSwap<Vec<Listener>>>,
     pub configurator: Arc<dyn Configurator>,
+    /// What is opened on instances ahead of users.
+    pub preloads: Arc<Mutex<Planner>>,
     pub config_file: Option<PathBuf>,
     /// When the daemon started.
     pub started: Instant,

@@ -69,14 +69,8 @@ impl Begin for Real<'_> {
     }
 
     fn claim(&self, choice: &Choice, terms: &Terms<'_>, seen: Option<InstanceKey>) -> Option<Session> {
-        let instance = self.table.instance(choice.id);
-        let (counters, standing) = (instance.status.sessions(), &choice.standing);
-        let session = if choice.method == Method::RoundRobin {
-            let max = instance.status.max_sessions(instance.max_sessions);
-            counters.claim_turn(standing.turn_start, standing.next_turn(), max, choice.turn)?
-        } else {
-            counters.claim(standing.tally(), choice.turn)?
-        };
+        let session = self.table.claim(choice)?;
+        let counters = self.table.instance(choice.id).status.sessions();
         let memory = self.table.memory();
         // Where `None` is returned from here on, the session that was just claimed ends.
         let opened = match terms.resource {
@@ -89,6 +83,20 @@ impl Begin for Real<'_> {
         counts.by_affinity.add((terms.last == Some(choice.id)).into());
         counts.sessions_moved.add(seen.is_some_and(|seen| seen != counters.key()).into());
         Some(session)
+    }
+}
+
+impl RoutingTable {
+    /// A session on the chosen instance; `None` if another worker's choice has come before.
+    pub(super) fn claim(&self, choice: &Choice) -> Option<Session> {
+        let instance = self.instance(choice.id);
+        let (counters, standing) = (instance.status.sessions(), &choice.standing);
+        if choice.method == Method::RoundRobin {
+            let max = instance.status.max_sessions(instance.max_sessions);
+            counters.claim_turn(standing.turn_start, standing.next_turn(), max, choice.turn)
+        } else {
+            counters.claim(standing.tally(), choice.turn)
+        }
     }
 }
 

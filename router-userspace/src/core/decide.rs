@@ -117,6 +117,7 @@ impl RoutingTable {
         if identity.untrusted {
             self.memory().counts.untrusted.add(1);
         }
+        identity.too_long.parts().for_each(|part| self.memory().counts.too_long.add(part));
         let begin = Real { table: self, listener: request.listener, identity: &identity, now: attempt.now };
         self.resolve(request, &identity, attempt, &mut (), begin)
     }
@@ -347,7 +348,7 @@ impl RoutingTable {
         }
     }
 
-    fn ring(&self, pools: &[PoolId]) -> Option<&Ring> {
+    pub(super) fn ring(&self, pools: &[PoolId]) -> Option<&Ring> {
         match pools {
             &[pool] => self.rings().of_pool(pool),
             // Only the default rule has several pools.

@@ -7,7 +7,7 @@ use super::begin::Pretend;
 use super::choose::{Choice, Exclusion, LostBy, Standing, load};
 use super::decide::{Attempt, Outcome, Witness};
 use super::health::Reachability;
-use super::identity::Identity;
+use super::identity::{Identity, TooLong};
 use super::load::LoadStatus;
 use super::pool::{InstanceId, Method, PoolId};
 use super::request::Request;
@@ -71,6 +71,8 @@ pub struct IdentityTrace {
     pub resource: Option<String>,
     /// Whether a user or groups were sent from an address that is not trusted.
     pub untrusted: bool,
+    /// What was ignored because it was too long.
+    pub too_long: TooLong,
 }
 
 /// One instance of the selected rule's pools.
@@ -203,6 +205,7 @@ impl Witness for Watch {
             groups: identity.groups().map(str::to_owned).collect(),
             resource: identity.resource.as_deref().map(str::to_owned),
             untrusted: identity.untrusted,
+            too_long: identity.too_long,
         };
     }
 

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use ipnet::IpNet;
 use regex::Regex;
 
+use super::counters::Reason;
 use super::request::{HttpRequest, Request};
 use super::rules::fields::{cookie_values, query_values};
 
@@ -102,6 +103,61 @@ pub struct Identity<'a> {
     pub resource: Option<Cow<'a, str>>,
     /// Whether a user or groups were sent from an address that is not trusted.
     pub untrusted: bool,
+    /// What was ignored because it was longer than [`MAX_IDENTITY_BYTES`].
+    pub too_long: TooLong,
+}
+
+/// A value that may be found in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdentityPart {
+    SessionKey,
+    User,
+    Groups,
+    Resource,
+}
+
+impl IdentityPart {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SessionKey => "session_key",
+            Self::User => "user",
+            Self::Groups => "groups",
+            Self::Resource => "resource",
+        }
+    }
+}
+
+impl Reason for IdentityPart {
+    const ALL: &'static [Self] = &[Self::SessionKey, Self::User, Self::Groups, Self::Resource];
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Parts that were too long to be looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TooLong(u8);
+
+impl TooLong {
+    pub fn parts(self) -> impl Iterator<Item = IdentityPart> {
+        IdentityPart::ALL.iter().copied().filter(move |part| self.0 & 1 << part.index() != 0)
+    }
+
+    /// The value, unless it is too long, which is noted.
+    fn bounded<T>(
+        &mut self,
+        part: IdentityPart,
+        value: Option<T>,
+        length: impl Fn(&T) -> usize,
+    ) -> Option<T> {
+        let value = value?;
+        if length(&value) > MAX_IDENTITY_BYTES {
+            self.0 |= 1 << part.index();
+            return None;
+        }
+        Some(value)
+    }
 }
 
 impl Identity<'_> {
@@ -141,22 +197,28 @@ impl Identities {
             let sent = http.and_then(|http| user_of(&user.source, http));
             let trusted = user.trusts(request.client);
             identity.untrusted |= sent.is_some() && !trusted;
-            identity.user = sent.filter(|_| trusted);
+            let user = sent.filter(|_| trusted);
+            identity.user = identity.too_long.bounded(IdentityPart::User, user, |user| user.len());
         }
         if let Some(groups) = &spec.groups {
             let sent = http.and_then(|http| header(http, &groups.source)).and_then(text);
             let trusted = groups.trusts(request.client);
             identity.untrusted |= sent.is_some() && !trusted;
-            identity.sent_groups = sent.filter(|_| trusted);
+            let groups = sent.filter(|_| trusted);
+            identity.sent_groups = identity.too_long.bounded(IdentityPart::Groups, groups, |list| list.len());
         }
         if let Some(user) = identity.user.as_deref() {
             identity.known_groups = self.groups.get(user).map_or(&[], Vec::as_slice);
         }
-        identity.resource = spec.resource.as_ref().and_then(|source| resource_of(source, http?));
+        let resource = spec.resource.as_ref().and_then(|source| resource_of(source, http?));
+        identity.resource = identity.too_long.bounded(IdentityPart::Resource, resource, |name| name.len());
         if let Some(session) = &spec.session {
             identity.idle_timeout = session.idle_timeout;
             identity.session = match &session.source {
-                SessionSource::In(place) => http.and_then(|http| value(place, http)),
+                SessionSource::In(place) => {
+                    let key = http.and_then(|http| value(place, http));
+                    identity.too_long.bounded(IdentityPart::SessionKey, key, |key| key.len())
+                }
                 SessionSource::ClientAddress => Some(address_bytes(request.client)),
                 SessionSource::UserAndResource => identity
                     .user
@@ -196,12 +258,12 @@ fn resource_of<'a>(source: &ResourceSource, http: &HttpRequest<'a>) -> Option<Co
         ResourceSource::In(place) => value(place, http).and_then(into_text),
         ResourceSource::Path(regex) => {
             let captured = regex.captures(http.path)?.get(1)?.as_str();
-            (1..=MAX_IDENTITY_BYTES).contains(&captured.len()).then_some(captured.into())
+            (!captured.is_empty()).then_some(captured.into())
         }
     }
 }
 
-/// The value at a place, if it is there, not empty and not too long.
+/// The value at a place, if it is there and not empty.
 fn value<'a>(place: &Place, http: &HttpRequest<'a>) -> Option<Cow<'a, [u8]>> {
     let found: Cow<'a, [u8]> = match place {
         Place::Header(name) => header(http, name)?.into(),
@@ -213,12 +275,12 @@ fn value<'a>(place: &Place, http: &HttpRequest<'a>) -> Option<Cow<'a, [u8]>> {
             .into(),
         Place::Query(name) => query_values(http.query?, name.as_bytes()).next()?.into_owned().into(),
     };
-    (1..=MAX_IDENTITY_BYTES).contains(&found.len()).then_some(found)
+    (!found.is_empty()).then_some(found)
 }
 
 fn header<'a>(http: &HttpRequest<'a>, name: &str) -> Option<&'a [u8]> {
     let found = http.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?.value;
-    (1..=MAX_IDENTITY_BYTES).contains(&found.len()).then_some(found)
+    (!found.is_empty()).then_some(found)
 }
 
 fn text(bytes: &[u8]) -> Option<&str> {

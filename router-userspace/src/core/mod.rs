@@ -20,6 +20,7 @@ pub mod methods;
 pub mod path;
 pub mod persistence;
 pub mod pool;
+pub mod preload;
 pub mod registry;
 pub mod request;
 pub mod rules;

@@ -12,6 +12,7 @@ use super::memory::{Memory, MemoryLimits};
 use super::methods::consistent_hash::Ring;
 use super::persistence::Persistence;
 use super::pool::{Instance, InstanceId, Method, OnUnavailable, Pool, PoolId};
+use super::preload::Preload;
 use super::rules::{Index, Match};
 use super::session::{InstanceCounters, InstanceKey};
 use super::status::InstanceStatus;
@@ -48,6 +49,8 @@ pub struct Rule {
     pub overrides: Overrides,
     /// The cookie by which a client comes back to its instance.
     pub persistence: Option<Arc<Persistence>>,
+    /// What is opened on the pool's instances ahead of users.
+    pub preload: Option<Arc<Preload>>,
     /// Requests that the rule selected.
     pub hits: Arc<Count>,
 }

@@ -4,16 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
+use super::exchange::{self, Stop};
 use super::origin::Origin;
 use crate::core::health::{CheckKind, CheckSpec, Failure, Observation};
 
-/// The longest response head that is read, in bytes.
-const MAX_HEAD: usize = 16 * 1024;
 /// How much of a body is read, and for how long, so that a server need not see a reset in the middle of its answer.
 const MAX_BODY: usize = 64 * 1024;
 const BODY_TIME: Duration = Duration::from_millis(100);
@@ -22,12 +20,6 @@ const BODY_TIME: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 #[error("cannot check: {0}")]
 pub(super) struct NotChecked(#[from] io::Error);
-
-/// Why a step of a check ended early.
-enum Stop {
-    Failed(Failure),
-    NotChecked(io::Error),
-}
 
 /// Checks `instance` once, within the check's `timeout` in all.
 pub(super) async fn check(
@@ -39,7 +31,7 @@ pub(super) async fn check(
     match timeout_at(deadline, attempt(spec, instance, origin, deadline)).await {
         Ok(Ok(seen)) => Ok(seen),
         Ok(Err(Stop::Failed(failure))) => Ok(Observation::CheckFailed(failure)),
-        Ok(Err(Stop::NotChecked(error))) => Err(error.into()),
+        Ok(Err(Stop::NotTried(error))) => Err(error.into()),
         Err(_) => Ok(Observation::CheckFailed(Failure::TimedOut)),
     }
 }
@@ -50,10 +42,7 @@ async fn attempt(
     origin: &Origin,
     deadline: Instant,
 ) -> Result<Observation, Stop> {
-    let socket = origin.bind(instance).map_err(Stop::NotChecked)?;
-    let mut stream = socket.connect(instance).await.map_err(connect_failed)?;
-    // Closing first would leave a TIME_WAIT of a minute behind each check.
-    let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+    let mut stream = exchange::connect(instance, origin).await?;
     let CheckKind::Http { path, host, .. } = &spec.kind else { return Ok(Observation::CheckPassed) };
     let host = host.clone().unwrap_or_else(|| instance.to_string());
     let status = ask(&mut stream, path, &host).await.map_err(Stop::Failed)?;
@@ -62,41 +51,12 @@ async fn attempt(
     Ok(spec.judge(status))
 }
 
-/// Whose fault it is that no connection came about.
-fn connect_failed(error: io::Error) -> Stop {
-    use io::ErrorKind::*;
-    match error.kind() {
-        ConnectionRefused => Stop::Failed(Failure::Refused),
-        TimedOut => Stop::Failed(Failure::TimedOut),
-        ConnectionReset | ConnectionAborted => Stop::Failed(Failure::Reset),
-        HostUnreachable | NetworkUnreachable | NetworkDown => Stop::Failed(Failure::Unreachable),
-        // Out of ports, files or memory, an address that this host does not have, a local firewall.
-        _ => Stop::NotChecked(error),
-    }
-}
-
 /// Sends a GET and reads the status code of the answer.
 async fn ask(stream: &mut TcpStream, path: &str, host: &str) -> Result<u16, Failure> {
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: router-check\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     );
-    stream.write_all(request.as_bytes()).await.map_err(|_| Failure::Reset)?;
-    let mut head = Vec::with_capacity(1_024);
-    loop {
-        match stream.read_buf(&mut head).await {
-            Ok(0) => return Err(Failure::Closed),
-            Ok(_) => {}
-            Err(_) if head.is_empty() => return Err(Failure::Reset),
-            Err(_) => return Err(Failure::Closed),
-        }
-        let mut fields = [httparse::EMPTY_HEADER; 128];
-        let mut response = httparse::Response::new(&mut fields);
-        match response.parse(&head) {
-            Ok(httparse::Status::Complete(_)) => return response.code.ok_or(Failure::Malformed),
-            Ok(httparse::Status::Partial) if head.len() < MAX_HEAD => {}
-            Ok(httparse::Status::Partial) | Err(_) => return Err(Failure::Malformed),
-        }
-    }
+    exchange::ask(stream, request.as_bytes()).await.map(|answer| answer.status)
 }
 
 async fn drain(stream: &mut TcpStream) {

@@ -2,14 +2,17 @@
 //! instance's status.
 //!
 //! The route: [`Prober::install`] starts and stops tasks → `check` looks at an instance once → the core's health
-//! machine judges → a change of reachability is counted there and logged here. [`watch`] notices what nobody sees: silence. The proxy is not involved: it marks instances
+//! machine judges → a change of reachability is counted there and logged here. [`watch`] notices what nobody sees: silence. [`preload`] opens resources
+//! ahead of users, as the core's planner says. The proxy is not involved: it marks instances
 //! through the same status.
 
 mod agent;
 mod check;
+mod exchange;
 mod jitter;
 mod log;
 mod origin;
+mod preload;
 mod prober;
 mod tasks;
 mod watch;
@@ -19,5 +22,6 @@ mod tests;
 
 pub use log::{Name, changes as log_changes};
 pub use origin::Origin;
+pub use preload::preload;
 pub use prober::Prober;
 pub use watch::watch;

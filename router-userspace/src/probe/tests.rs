@@ -20,6 +20,7 @@ use crate::core::status::AdminState;
 use crate::core::table::{DefaultRule, RoutingTable};
 
 mod agents;
+mod preloads;
 
 fn tcp() -> CheckSpec {
     CheckSpec {

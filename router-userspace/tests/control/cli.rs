@@ -370,6 +370,7 @@ fn the_quickstart_explains_its_own_requests() {
         instance.status.observe(pool.check.as_ref(), seen, std::time::Instant::now());
     }
     let state = State {
+        preloads: Arc::default(),
         table: Arc::new(arc_swap::ArcSwap::from_pointee(plan.table)),
         counters: Arc::default(),
         flows: None,

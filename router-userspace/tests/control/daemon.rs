@@ -167,6 +167,7 @@ impl Daemon {
                 offload: "auto".to_owned(),
             }])),
             configurator: Arc::new(File::new(directory.path())),
+            preloads: Arc::default(),
             config_file: Some("/etc/router/router.toml".into()),
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -281,6 +282,7 @@ fn rule(name: &str, condition: &str, action: Action) -> Rule {
         action,
         overrides: Overrides::default(),
         persistence: None,
+        preload: None,
         hits: Arc::default(),
     }
 }

@@ -303,6 +303,7 @@ fn a_daemon_without_a_data_path_says_why_and_has_no_flows() {
     let mut daemon = Daemon::start();
     let old = &daemon.state;
     let state = router::control::State {
+        preloads: std::sync::Arc::default(),
         table: std::sync::Arc::clone(&old.table),
         counters: std::sync::Arc::clone(&old.counters),
         flows: None,

@@ -7,5 +7,6 @@ mod daemon;
 mod endpoints;
 mod hostile;
 mod manual;
+mod preloads;
 mod simulate;
 mod socket;

@@ -13,6 +13,7 @@ mod memory;
 mod methods;
 mod paths;
 mod preference;
+mod preloads;
 mod support;
 mod unavailable;
 mod waiting;

@@ -5,6 +5,7 @@ use std::time::Instant;
 use router::core::choose::{Exclusion, LostBy};
 use router::core::decide::{Attempt, Outcome};
 use router::core::explain::{InstanceResult, Trace};
+use router::core::identity::{IdentityPart, MAX_IDENTITY_BYTES};
 use router::core::load::Report;
 use router::core::pool::OnUnavailable;
 use router::core::status::AdminState;
@@ -130,6 +131,27 @@ fn a_user_from_an_address_that_is_not_trusted_is_nobody_and_that_is_counted() {
     assert_eq!(seen, ["a", "b", "a", "b"], "no affinity");
     assert_eq!(table.memory().counts.untrusted.get(), 4);
     assert!(table.memory().users.is_empty());
+}
+
+#[test]
+fn a_value_that_is_too_long_is_ignored_counted_and_explained() {
+    let table = with_identities(one_pool(["a", "b"].map(instance)));
+    let long: &'static str = "x".repeat(MAX_IDENTITY_BYTES + 1).leak();
+    let longest = &long[1..];
+    let ask = |value: &'static str| {
+        get(&format!("/map/{value}")).header("X-User", value).header("Cookie", format!("S={value}").leak())
+    };
+    let now = Instant::now();
+    let too_long = explain(&table, &ask(long), now).identity.too_long;
+    let parts = [IdentityPart::SessionKey, IdentityPart::User, IdentityPart::Resource];
+    assert_eq!(too_long.parts().collect::<Vec<_>>(), parts);
+    let counts = &table.memory().counts.too_long;
+    assert_eq!(counts.total(), 0, "explaining changes nothing");
+    drop(table.place_at(&ask(long), now).unwrap());
+    assert_eq!(parts.map(|part| counts.get(part)), [1, 1, 1]);
+    assert!(table.memory().users.is_empty() && table.memory().sessions.is_empty());
+    drop(table.place_at(&ask(longest), now).unwrap());
+    assert_eq!((counts.total(), table.memory().users.len(), table.memory().sessions.len()), (3, 1, 1));
 }
 
 #[test]

@@ -180,6 +180,7 @@ pub fn rule(name: &str, condition: &str, action: Action) -> Rule {
         action,
         overrides: Overrides::default(),
         persistence: None,
+        preload: None,
         hits: Arc::default(),
     }
 }

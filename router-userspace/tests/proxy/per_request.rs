@@ -36,6 +36,7 @@ fn rule(name: &str, condition: &str, action: Action) -> Rule {
         action,
         overrides: Overrides::default(),
         persistence: None,
+        preload: None,
         hits: Arc::default(),
     }
 }

@@ -34,7 +34,7 @@ const ROOMS: [(&str, &[&str]); 9] = [
 ];
 
 /// What `core` may not touch, because time, randomness and the state of the world are its arguments.
-const IMPURE: [&str; 18] = [
+const IMPURE: [&str; 21] = [
     "tokio",
     "aya",
     "libc",
@@ -48,6 +48,9 @@ const IMPURE: [&str; 18] = [
     "std::io",
     "Instant::now",
     "SystemTime::now",
+    "Zoned::now",
+    "Timestamp::now",
+    "TimeZone::system",
     "TcpStream",
     "TcpListener",
     "UdpSocket",

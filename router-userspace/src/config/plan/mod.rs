@@ -6,6 +6,7 @@ mod load;
 mod network;
 mod persistence;
 mod pools;
+mod preload;
 mod rules;
 mod unavailable;
 mod unique;

@@ -39,6 +39,7 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<(Vec<Rule>, Defau
     let default_rule = default_rule?;
     warn_of_idle_pools(file, &rules, &default_rule, report);
     warn_of_idle_rules(file, &rules, report);
+    super::preload::warn_of_unread_resources(file, report);
     Some((rules, default_rule))
 }
 
@@ -52,6 +53,10 @@ fn one(rule: &file::Rule, pools: &PoolNames<'_>, listeners: &[&str], report: &Re
     let who =
         rule.name.as_ref().map_or_else(|| "this rule".to_owned(), |name| format!("rule `{}`", name.value));
     let persistence = persistence(rule.persistence.as_ref(), report);
+    let preload = match &rule.preload {
+        Some(written) => super::preload::plan(written, report).map(Some),
+        None => Some(None),
+    };
     Some(Rule {
         name: rule.name.as_ref()?.value.clone(),
         enabled: rule.enabled.value,
@@ -64,6 +69,7 @@ fn one(rule: &file::Rule, pools: &PoolNames<'_>, listeners: &[&str], report: &Re
             allow_exhausted: rule.allow_exhausted.as_ref().map(|allow| allow.value),
         },
         persistence: persistence?,
+        preload: preload?,
         hits: Default::default(),
     })
 }
@@ -127,6 +133,7 @@ fn action(rule: &file::Rule, pools: &PoolNames<'_>, report: &Report<'_>) -> Opti
             ("affinity", rule.affinity.as_ref().map(|value| &value.span)),
             ("allow_exhausted", rule.allow_exhausted.as_ref().map(|value| &value.span)),
             ("persistence", rule.persistence.as_ref().map(|value| &value.span)),
+            ("preload", rule.preload.as_ref().map(|value| &value.span)),
         ];
         for (key, span) in unused {
             if let Some(span) = span {

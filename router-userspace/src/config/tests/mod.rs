@@ -8,6 +8,7 @@ mod changes;
 mod cookies;
 mod files;
 mod load;
+mod preloads;
 mod reference;
 mod reports;
 mod routing;

@@ -64,7 +64,7 @@ fn the_reference_gives_the_defaults_that_are_used() {
     // Empty tables lack exactly what is required.
     let empty = "[[listener]]\nsession = {}\nuser = {}\ngroups = {}\nresource = {}\n\
                  [[pool]]\ncheck = {}\nagent = {}\nreports = {}\nthresholds = {}\n\
-                 [[pool.instance]]\nthresholds = {}\n[[rule]]\npersistence = {}\n[default_rule]\n[reports]\n[[group]]\n";
+                 [[pool.instance]]\nthresholds = {}\n[[rule]]\npersistence = {}\npreload = {}\n[default_rule]\n[reports]\n[[group]]\n";
     let lacking = parse("r.toml", empty).expect_err("names are missing").to_string();
     let documented = documented();
     for section in SECTIONS.iter().skip(1) {
@@ -92,6 +92,7 @@ fn refusal(section: &schema::Section, key: &str, value: &str) -> String {
             let name = title.split('`').nth(1).unwrap();
             format!("[[pool]]\n[pool.{name}]\n{line}")
         }
+        "`preload` of a [[rule]]" => format!("[[rule]]\n[rule.preload]\n{line}"),
         "`persistence` of a rule" => format!("[[rule]]\n[rule.persistence]\n{line}"),
         "[[pool.instance]]" => format!("[[pool]]\n[[pool.instance]]\n{line}"),
         title if title.ends_with("of a [[listener]]") => {

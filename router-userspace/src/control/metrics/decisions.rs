@@ -19,6 +19,8 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, memory: &Memory) -> fm
     count(encoder, "affinity_hits", help, decisions.by_affinity.get())?;
     let help = "Requests with a user or groups from an address that is not trusted";
     count(encoder, "identities_untrusted", help, decisions.untrusted.get())?;
+    let too_long = decisions.too_long.iter().map(|(part, count)| ([("part", part.name())], count));
+    counts(encoder, "identities_too_long", "Values longer than 1024 bytes, which are ignored", too_long)?;
     let help = "Decisions by fewest-sessions because the method lacked a fresh report of some candidate";
     let fallbacks = Method::ALL
         .into_iter()

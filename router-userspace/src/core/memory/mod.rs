@@ -10,7 +10,8 @@ pub mod resources;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::counters::Count;
+use super::counters::{Count, CountByReason};
+use super::identity::IdentityPart;
 use super::pool::Method;
 use places::Places;
 use queue::Queues;
@@ -53,6 +54,8 @@ pub struct DecisionCounts {
     fallbacks: [Count; Method::ALL.len()],
     /// Users, groups and the like that came from an address that is not trusted.
     pub untrusted: Count,
+    /// Values that were too long to be looked at.
+    pub too_long: CountByReason<IdentityPart>,
 }
 
 impl DecisionCounts {

@@ -1,0 +1,121 @@
+//! Resources that are opened on instances before users ask for them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::lab::peers;
+use support::router::configuration;
+use support::{Curl, Entry, Router, TestLab};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Three instances that are checked, and a rule that opens `sales` on some of them; `keys` are the others of its preload.
+fn settings(lab: &TestLab, keys: &str) -> String {
+    let listeners: String = [("handoff", 80), ("auto", 81), ("relay", 82)]
+        .map(|(way, port)| {
+            format!(
+                "[[listener]]\nname = \"{way}\"\naddress = \"10.77.1.10:{port}\"\noffload = \"{way}\"\n\
+                 resource = {{ path_regex = '^/analysis/([^/]+)' }}\n\n"
+            )
+        })
+        .concat();
+    let instances: String = (1..=3)
+        .map(|number| {
+            format!("[[pool.instance]]\nname = \"web{number}\"\naddress = \"10.77.2.1{number}:80\"\n\n")
+        })
+        .collect();
+    let rest = format!(
+        r#"{listeners}
+[[pool]]
+name = "web"
+check = {{ type = "tcp", interval = "200ms", timeout = "100ms", fall = 2, rise = 1 }}
+
+{instances}
+[[rule]]
+name = "analyses"
+match = 'PathPrefix("/analysis")'
+pool = "web"
+preload = {{ resources = ["sales"], every = "1h", {keys} }}
+"#
+    );
+    configuration(lab, "", "", &rest)
+}
+
+fn preloads(router: &Router) -> Vec<Value> {
+    router.ctl(["preloads"]).as_array().expect("a list").clone()
+}
+
+/// The numbers of the instances that have the resource loaded.
+fn loaded(router: &Router) -> BTreeSet<u8> {
+    let number = |row: &Value| row["instance"].as_str()?.strip_prefix("web")?.parse().ok();
+    preloads(router).iter().filter(|row| row["loaded"] == true).filter_map(number).collect()
+}
+
+fn metric(router: &Router, series: &str) -> u64 {
+    let metrics = router.metrics();
+    let value = metrics.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+    value.unwrap_or_else(|| panic!("no {series}"))
+}
+
+/// The number of the backend that answers, over each way of carrying connections.
+fn served_by(lab: &TestLab, path: &str) -> BTreeSet<u8> {
+    let ask = |entry: Entry| {
+        let reply = Curl::new(lab).get(entry.url(path));
+        assert_eq!(reply.status, 200);
+        reply.instance().unwrap().strip_prefix("backend").unwrap().parse().unwrap()
+    };
+    [Entry::Handoff, Entry::Auto, Entry::Relay, Entry::Relay].map(ask).into()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_preload_survives_the_death_of_its_instance_and_users_go_where_it_is() {
+    let lab = TestLab::with_backends(3);
+    let mut router =
+        Router::start(&lab, &settings(&lab, r#"instances = 1, request = "GET /analysis/{resource}/open""#));
+    router.eventually(LIMIT, "the resource is open on one instance", |router| loaded(router).len() == 1);
+    let first = loaded(&router);
+    let row = &preloads(&router)[0];
+    assert_eq!((&row["rule"], &row["resource"]), (&"analyses".into(), &"sales".into()));
+    assert_eq!((&row["state"], &row["last"]["status"]), (&"loaded".into(), &200.into()), "{row}");
+    assert!(row["next_in_seconds"].as_f64().unwrap() > 3_000.0, "{row}");
+    assert_eq!(served_by(&lab, "/analysis/sales"), first, "users of the resource go there");
+    assert_ne!(served_by(&lab, "/analysis/other"), first, "others spread");
+
+    peers::stop_one(&lab, *first.first().unwrap()).unwrap();
+    router.eventually(LIMIT, "another instance is picked", |router| {
+        let now = loaded(router);
+        now.len() == 1 && now != first
+    });
+    assert_eq!(served_by(&lab, "/analysis/sales"), loaded(&router));
+    assert_eq!(metric(&router, "router_preload_requests_total{result=\"succeeded\"} "), 2);
+
+    // Whatever was loaded is loaded anew by the next daemon.
+    peers::start_one(&lab, *first.first().unwrap()).unwrap();
+    router.restart();
+    router.eventually(LIMIT, "the resource is open again", |router| loaded(router).len() == 1);
+    assert_eq!(metric(&router, "router_preload_requests_total{result=\"succeeded\"} "), 1);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn repeated_failures_stop_with_a_status_and_a_reload_begins_anew() {
+    let lab = TestLab::with_backends(3);
+    let failing = r#"instances = 2, retries = 1, retry_delay = "10ms", request = "GET /files/{resource}""#;
+    let router = Router::start(&lab, &settings(&lab, failing));
+    let stopped = |router: &Router| {
+        let rows = preloads(router);
+        rows.len() == 2 && rows.iter().all(|row| row["state"] == "stopped")
+    };
+    router.eventually(LIMIT, "both have stopped", stopped);
+    for row in preloads(&router) {
+        assert_eq!(row["last"]["failure"], "HTTP status 404", "{row}");
+        assert_eq!((&row["failed_attempts"], &row["loaded"]), (&2.into(), &false.into()), "{row}");
+    }
+    let failed = "router_preload_requests_total{result=\"status\"} ";
+    assert_eq!(metric(&router, failed), 4);
+    router.ctl(["reload"]);
+    router.eventually(LIMIT, "it is tried again", |router| metric(router, failed) == 8 && stopped(router));
+    assert!(loaded(&router).is_empty());
+}
