@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use router::core::persistence::{Keys, Persistence};
 use router::core::pool::{Instance, OnUnavailable, Pool, PoolId};
 use router::core::rules::compile;
 use router::core::table::{Action, Overrides, Rule};
 use router::proxy::http;
+use router::proxy::http::fields::Framing;
 use router::proxy::http::scan::HeadLimits;
 use router::proxy::refuse;
 use router::proxy::settings::Offload;
-use router_common::abi::reason::{RefuseReason, RelayReason};
+use router_common::abi::reason::{CookieEvent, RefuseReason, RelayReason};
 
 use crate::actors::*;
 use crate::corpus;
@@ -495,6 +497,7 @@ fn a_client_that_aborts_ends_its_request_at_the_instance() {
     abort(client);
     assert!(wait.recv_timeout(PATIENCE).unwrap());
     proxy.wait_until_idle();
+    assert_eq!(proxy.counters().refused.get(RefuseReason::ClientGone), 1);
 }
 
 #[test]
@@ -623,4 +626,194 @@ fn an_upgrade_that_is_declined_leaves_an_ordinary_connection() {
     send_get(&mut client, "/next");
     assert!(read_response(&mut client).starts_with("GET /next "));
     assert!(flows.taken().is_empty());
+}
+
+#[test]
+fn every_head_that_is_let_through_is_read_alike_by_the_library() {
+    let proxy = each([keep_alive()]).start();
+    let mut tried = 0;
+    for bytes in corpus::classics() {
+        let Ok(Some((head, length))) = http::read(&bytes, &HeadLimits::default()) else { continue };
+        if head.path().is_err() || length != bytes.len() || head.fields.framing != Framing::NoBody {
+            continue;
+        }
+        let mut client = proxy.connect();
+        client.write_all(&bytes).unwrap();
+        let answer = read_head(&mut client);
+        // Characters that RFC 3986 does not allow are refused, and counted.
+        let odd = head.raw_path.contains(['<', '>', '`']);
+        assert_eq!(status_of(&answer), if odd { "400" } else { "200" }, "{}", bytes.escape_ascii());
+        tried += usize::from(!odd);
+    }
+    assert!(tried > 50, "only {tried}");
+    drop(proxy);
+}
+
+#[test]
+fn an_old_client_may_keep_its_connection() {
+    let proxy = each([keep_alive()]).start();
+    let mut client = proxy.connect();
+    for number in 0..3 {
+        let request = format!("GET /{number} HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        assert!(read_response(&mut client).starts_with(&format!("GET /{number} ")));
+    }
+}
+
+#[test]
+fn pipelining_can_be_refused_without_harm_to_clients_that_wait() {
+    let proxy = each([keep_alive()]).with(|settings| settings.pipelining = false).start();
+    let mut client = proxy.connect();
+    for _ in 0..20 {
+        send_get(&mut client, "/");
+        read_response(&mut client);
+    }
+    assert_eq!(proxy.counters().pipelined.get(), 0);
+    client.write_all("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2).as_bytes()).unwrap();
+    read_response(&mut client);
+    assert_eq!(status_of(&read_head(&mut client)), "400");
+    assert_eq!(proxy.counters().refused.get(RefuseReason::Pipelined), 1);
+}
+
+#[test]
+fn an_answer_before_the_end_of_the_body_reaches_the_client() {
+    let instance = instance(|mut connection| {
+        read_head(&mut connection);
+        connection
+            .write_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        // Closes in order once the other side has gone.
+        finish(&connection);
+        let mut rest = [0; 4096];
+        while matches!(connection.read(&mut rest), Ok(1..)) {}
+    });
+    let proxy = each([instance]).start();
+    let mut client = proxy.connect();
+    client.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n").unwrap();
+    client.write_all(&[0; 1000]).unwrap();
+    assert_eq!(status_of(&read_head(&mut client)), "413");
+    drop(client);
+    proxy.wait_until_idle();
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_reset_when_its_patience_ends() {
+    let instance = instance(|mut connection| {
+        read_head(&mut connection);
+        let _ended = connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 268435456\r\n\r\n");
+        send_until_stuck(&mut connection, FAR_MORE_THAN_BUFFERS);
+        let _ended = connection.read(&mut [0]);
+    });
+    let proxy = each([instance]).with(|settings| settings.idle_timeout = Duration::from_millis(300)).start();
+    let mut client = proxy.connect();
+    send_get(&mut client, "/");
+    proxy.wait_until_idle();
+    let (_, ended) = read_until_broken(&mut client);
+    assert!(ended.is_some());
+}
+
+#[test]
+fn requests_wait_in_line_until_one_before_them_is_answered() {
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let instance = instance(move |mut connection| {
+        loop {
+            let head = read_head(&mut connection);
+            if head.is_empty() {
+                return;
+            }
+            if head.starts_with("GET /slow") {
+                wait.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            }
+            respond(&mut connection, "ok");
+        }
+    });
+    let mut setup = each([]);
+    setup.rules = vec![rule("line", r#"PathPrefix("/")"#, Action::Pool(PoolId(1)))];
+    setup.pools = vec![Pool {
+        name: "line".into(),
+        instances: vec![Instance { max_sessions: Some(1), ..Instance::new("one", instance, None) }],
+        on_unavailable: Some(OnUnavailable::Queue { patience: PATIENCE }),
+        queue_limit: 10,
+        ..Pool::default()
+    }];
+    let proxy = setup.start();
+    let (mut first, mut second) = (proxy.connect(), proxy.connect());
+    send_get(&mut first, "/slow");
+    eventually("the only place is taken", || proxy.sessions() == [1]);
+    send_get(&mut second, "/next");
+    thread::sleep(Duration::from_millis(50));
+    release.send(()).unwrap();
+    assert_eq!(read_response(&mut first), "ok");
+    assert_eq!(
+        read_response(&mut second),
+        "ok",
+        "the place is free although the first client stays connected"
+    );
+    send_get(&mut first, "/again");
+    assert_eq!(read_response(&mut first), "ok");
+}
+
+#[test]
+fn a_cookie_is_looked_at_and_set_for_each_request() {
+    let persistence = Persistence {
+        cookie: "RTID".to_owned(),
+        age: Duration::ZERO,
+        domain: None,
+        path: "/".to_owned(),
+        secure: false,
+        http_only: true,
+        same_site: None,
+        generation: 1,
+        keys: Keys::new(&[[7; 32]]).unwrap(),
+    };
+    let mut setup = each([]);
+    let names = ["one", "two"];
+    setup.rules = vec![Rule {
+        persistence: Some(Arc::new(persistence)),
+        ..rule("kept", r#"PathPrefix("/")"#, Action::Pool(PoolId(1)))
+    }];
+    setup.pools = vec![Pool {
+        name: "kept".into(),
+        instances: names.map(|name| Instance::new(name, named(name, &Arc::default()), None)).into(),
+        ..Pool::default()
+    }];
+    let proxy = setup.start();
+    let mut client = proxy.connect();
+    let mut ask = |cookie: Option<&str>| {
+        let field = cookie.map_or_else(String::new, |cookie| format!("Cookie: {cookie}\r\n"));
+        client.write_all(format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n").as_bytes()).unwrap();
+        let head = read_head(&mut client);
+        let mut body = [0; 3];
+        client.read_exact(&mut body).unwrap();
+        let set = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Set-Cookie: ")?.split(';').next().map(str::to_owned));
+        (String::from_utf8(body.to_vec()).unwrap(), set)
+    };
+    let (first, cookie) = ask(None);
+    let cookie = cookie.expect("the first response sets one");
+    for _ in 0..4 {
+        assert_eq!(ask(Some(&cookie)), (first.clone(), None));
+    }
+    assert!(ask(Some("RTID=forged")).1.is_some(), "on the same connection");
+    let counts = &proxy.counters().cookies;
+    let counted =
+        [CookieEvent::Inserted, CookieEvent::Honoured, CookieEvent::Forged].map(|event| counts.get(event));
+    assert_eq!(counted, [2, 4, 1]);
+}
+
+#[test]
+fn a_silent_pool_says_nothing_until_the_client_gives_up() {
+    let mut setup = each([nobody()]);
+    setup.on_unavailable = Some(OnUnavailable::Silent);
+    let proxy = setup.start();
+    let mut client = proxy.connect();
+    send_get(&mut client, "/");
+    eventually("it is refused", || proxy.counters().refused.get(RefuseReason::ConnectFailed) == 1);
+    client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let silence = client.read(&mut [0]).unwrap_err().kind();
+    assert!(matches!(silence, std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut), "{silence:?}");
+    drop(client);
+    proxy.wait_until_idle();
 }

@@ -16,8 +16,8 @@ use tokio::time::sleep_until;
 use super::super::access::{How, Record};
 use super::super::choice::{Action, Candidate, Choice, Refusal, observe};
 use super::super::connection::count_refusal;
-use super::super::http;
 use super::super::http::fields::Upgrade;
+use super::super::http::{self, HttpHead};
 use super::super::response_timer::ResponseTimer;
 use super::super::{cookies, refuse};
 use super::body::{RequestBody, ResponseBody};
@@ -86,30 +86,51 @@ pub(super) async fn exchange(
     client: BorrowedFd<'_>,
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
-    let mut record = Record::begin(shared.peer);
-    let refusal = match shared.next_head() {
-        Some(head) => {
+    let mut unanswered = Unanswered { shared: &shared, record: Some(Record::begin(shared.peer)) };
+    let refusal = match (shared.next_head(), &mut unanswered.record) {
+        (Some(head), Some(record)) => {
             let in_flight = InFlight::begin(&shared);
-            match forward(&shared, client, &head, request, &mut record, in_flight).await {
-                Ok(Answer::Own(refusal)) => refusal,
-                Ok(Answer::Instances(response, exchange)) => return Ok(carried(response, exchange, record)),
+            let answer = forward(&shared, client, &head, request, record, in_flight).await;
+            match answer {
+                Ok(Answer::Own(refusal)) | Err(refusal) => refusal,
+                Ok(Answer::Instances(response, mut exchange)) => {
+                    exchange.record = unanswered.record.take();
+                    return Ok(carried(response, exchange));
+                }
                 Ok(Answer::Switched(response, mut upgraded)) => {
-                    upgraded.record = Some(record);
+                    upgraded.record = unanswered.record.take();
                     shared.upgrade(*upgraded);
                     return Ok(response.map(|_| ResponseBody::Own(None)));
                 }
-                Err(refusal) => refusal,
             }
         }
-        None => Refusal::bad(RefuseReason::BadRequest),
+        _ => Refusal::bad(RefuseReason::BadRequest),
     };
-    if let Action::Answer { status, without_body } = refusal.action {
-        count_refusal(&shared.listener, &refusal, true, &record);
-        return Ok(own_words(&shared, &refusal, status, without_body));
+    let record = unanswered.record.take();
+    if let (Action::Answer { status, without_body }, Some(record)) = (&refusal.action, &record) {
+        count_refusal(&shared.listener, &refusal, true, record);
+        return Ok(own_words(&shared, &refusal, *status, *without_body));
     }
     // The connection's owner acts on it, and drops this.
     shared.end(Verdict::Broken(refusal));
     std::future::pending().await
+}
+
+/// A request without an answer. Dropped with its record, it is counted as one whose client has gone.
+struct Unanswered<'a> {
+    shared: &'a Shared,
+    record: Option<Record>,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        // What broke the connection is counted by its owner.
+        if let Some(record) = self.record.take()
+            && !self.shared.is_broken()
+        {
+            count_refusal(&self.shared.listener, &Refusal::bad(RefuseReason::ClientGone), false, &record);
+        }
+    }
 }
 
 enum Answer {
@@ -129,7 +150,7 @@ async fn forward(
     let listener = &*shared.listener;
     let head = http::parse(bytes).map_err(Refusal::bad)?;
     record.request(&head);
-    if request.method().as_str() != head.method || request.headers().len() != head.headers.len() {
+    if !is_same(&request, &head) {
         return Err(Refusal::bad(RefuseReason::BadRequest));
     }
     let path = head.path().map_err(Refusal::bad)?;
@@ -223,6 +244,14 @@ async fn forward(
     Ok(Answer::Instances(response, Box::new(exchange)))
 }
 
+/// Whether the library has read the head as we have.
+fn is_same(request: &Request<Incoming>, head: &HttpHead<'_>) -> bool {
+    request.method().as_str() == head.method
+        && request.uri().path() == head.raw_path
+        && request.uri().query() == head.query
+        && request.headers().len() == head.headers.len()
+}
+
 /// A connection to this instance that the client's earlier requests have used.
 async fn reuse(shared: &Shared, instance: std::net::SocketAddr, upgrade: bool) -> Option<Upstream> {
     // What may be handed off needs a connection that was made for it.
@@ -281,12 +310,7 @@ fn is_reset(error: &hyper::Error) -> bool {
     source.is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
 }
 
-fn carried(
-    response: Response<Incoming>,
-    mut exchange: Box<Exchange>,
-    record: Record,
-) -> Response<ResponseBody> {
-    exchange.record = Some(record);
+fn carried(response: Response<Incoming>, exchange: Box<Exchange>) -> Response<ResponseBody> {
     if response.body().is_end_stream() {
         exchange.finish();
         return response.map(|_| ResponseBody::Own(None));

@@ -73,9 +73,20 @@ pub(super) async fn serve(listener: &Arc<Listener>, client: Endpoint, record: Re
                 respond(listener, client, &refusal).await;
             }
         }
-        (_, Ending::Idle) => client.reset(),
-        (_, Ending::Failed) => refuse::deliver_then_reset(client).await,
-        _ => {
+        (Some(Verdict::BadHead { reason, .. }), ending) => {
+            count_refusal(listener, &Refusal::bad(reason), false, &record);
+            end(client, ending).await;
+        }
+        (_, ending) => end(client, ending).await,
+    }
+}
+
+/// Closes a connection that gets no further word.
+async fn end(client: Endpoint, ending: Ending) {
+    match ending {
+        Ending::Idle => client.reset(),
+        Ending::Failed => refuse::deliver_then_reset(client).await,
+        Ending::Closed | Ending::Broken { .. } => {
             // Closing with bytes unread would reset the connection and could take the response with it.
             if client.socket().shutdown(Shutdown::Write).is_ok() {
                 refuse::linger(client).await;
@@ -117,7 +128,14 @@ async fn converse(listener: &Arc<Listener>, client: &TcpStream, shared: &Arc<Sha
             match connection.poll_without_shutdown(cx) {
                 Poll::Ready(_) if shared.is_broken() => {}
                 Poll::Ready(Ok(())) => return Poll::Ready(Ending::Closed),
-                Poll::Ready(Err(_)) => return Poll::Ready(Ending::Failed),
+                Poll::Ready(Err(error)) => {
+                    if error.is_parse() {
+                        // We let pass what the library does not read, and it has said so to the client.
+                        listener.context.counters.refused.add(RefuseReason::BadRequest);
+                        return Poll::Ready(Ending::Closed);
+                    }
+                    return Poll::Ready(Ending::Failed);
+                }
                 Poll::Pending => {}
             }
             if shared.is_broken() {
