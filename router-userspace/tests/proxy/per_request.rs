@@ -817,3 +817,39 @@ fn a_silent_pool_says_nothing_until_the_client_gives_up() {
     drop(client);
     proxy.wait_until_idle();
 }
+
+#[test]
+fn what_a_client_sends_right_behind_an_upgrade_reaches_the_instance() {
+    for flows in [None, Some(Arc::new(Splicer::default()))] {
+        let mut setup = each([switching()]);
+        let hands_off = flows.is_some();
+        if let Some(flows) = flows {
+            setup = setup.flows(flows);
+        }
+        let proxy = setup.start();
+        let mut client = proxy.connect();
+        client.write_all(format!("{UPGRADE}early bird").as_bytes()).unwrap();
+        assert_eq!(status_of(&read_head(&mut client)), "101");
+        let mut back = [0; 15];
+        client.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"helloearly bird");
+        assert_eq!(proxy.counters().handoffs.get(), u64::from(hands_off));
+        drop(client);
+        proxy.wait_until_idle();
+    }
+}
+
+#[test]
+fn a_client_that_aborts_while_it_waits_for_an_upgrade_is_noticed() {
+    let instance = instance(|mut connection| {
+        read_head(&mut connection);
+        let _ended = connection.read(&mut [0]);
+    });
+    let proxy = each([instance]).start();
+    let mut client = proxy.connect();
+    client.write_all(UPGRADE.as_bytes()).unwrap();
+    eventually("the instance is asked", || proxy.sessions() == [1]);
+    abort(client);
+    proxy.wait_until_idle();
+    assert_eq!(proxy.counters().refused.get(RefuseReason::ClientGone), 1);
+}

@@ -234,8 +234,12 @@ impl AsyncRead for Gate<'_> {
                     return Poll::Ready(Ok(()));
                 }
             } else if gate.holds && gate.shared.poll_in_flight(cx) {
-                // Until that request is answered otherwise.
-                return Poll::Pending;
+                // Until that request is answered otherwise nothing is taken from the socket, but a reset is noticed.
+                let looked = gate.client.poll_peek(cx, &mut ReadBuf::new(&mut [0]));
+                return match looked {
+                    Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                    Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
+                };
             } else {
                 ready!(gate.poll_head(cx))?;
             }
