@@ -93,6 +93,7 @@ fn a_preload_survives_the_death_of_its_instance_and_users_go_where_it_is() {
 
     // Whatever was loaded is loaded anew by the next daemon.
     peers::start_one(&lab, *first.first().unwrap()).unwrap();
+    router.stop();
     router.restart();
     router.eventually(LIMIT, "the resource is open again", |router| loaded(router).len() == 1);
     assert_eq!(metric(&router, "router_preload_requests_total{result=\"succeeded\"} "), 1);
