@@ -2,7 +2,7 @@
 //! the routing table that contains the instance, so that a reload neither forgets nor resets anything.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -95,6 +95,8 @@ pub struct InstanceStatus {
     reach: AtomicU8,
     /// The latest [`LoadStatus`].
     load: AtomicU8,
+    /// Whether `loaded` lists any resource, so that a decision need not look there in vain.
+    lists_resources: AtomicBool,
     gauges: Gauges,
     loaded: ArcSwapOption<Loaded>,
     vitals: Mutex<Vitals>,
@@ -138,6 +140,7 @@ impl InstanceStatus {
             admin: AtomicU8::new(admin as u8),
             reach: AtomicU8::new(pack(&health)),
             load: AtomicU8::new(LoadStatus::Available as u8),
+            lists_resources: AtomicBool::new(false),
             gauges: Gauges::default(),
             adjustment: Adjustment::default(),
             loaded: ArcSwapOption::empty(),
@@ -201,10 +204,14 @@ impl InstanceStatus {
     }
 
     /// Whether the instance reports, at most `ttl` ago, that it has this resource loaded.
+    #[inline]
     pub fn reports_loaded(&self, resource: &str, ttl: Duration, now: Instant) -> bool {
-        self.loaded.load().as_ref().is_some_and(|loaded| {
-            now.saturating_duration_since(loaded.taken) <= ttl && loaded.resources.contains(resource)
-        })
+        let listed = || {
+            self.loaded.load().as_ref().is_some_and(|loaded| {
+                now.saturating_duration_since(loaded.taken) <= ttl && loaded.resources.contains(resource)
+            })
+        };
+        self.lists_resources.load(Ordering::Acquire) && listed()
     }
 
     /// The resources that it reported last, sorted, for reports.
@@ -296,8 +303,10 @@ impl InstanceStatus {
         self.health_counts.reports.add(1);
         self.gauges.publish(report, now);
         if let Some(resources) = &report.resources {
-            let resources = resources.iter().cloned().collect();
+            let resources: HashSet<_> = resources.iter().cloned().collect();
+            let any = !resources.is_empty();
             self.loaded.store(Some(Arc::new(Loaded { resources, taken: now })));
+            self.lists_resources.store(any, Ordering::Release);
         }
         vitals.reported = Some(now);
         vitals.awaited.get_or_insert(now);

@@ -1,5 +1,6 @@
-//! How far the simulation is: a moving bar if standard error is a terminal, else nothing.
+//! How far the simulation is: a moving bar if standard error is a terminal, else a line from time to time.
 
+use std::cell::Cell;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -7,8 +8,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::simulate::Progress;
 
+/// How often a line is written where no bar can move.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
 pub(super) struct Bar {
     began: Instant,
+    line_at: Cell<Duration>,
     bar: ProgressBar,
     /// Whether the length is in bytes of a log.
     bytes: bool,
@@ -40,11 +45,16 @@ impl Bar {
         } else {
             ProgressBar::hidden()
         };
-        Self { began: Instant::now(), bar, bytes }
+        Self { began: Instant::now(), line_at: Cell::new(LINE_EVERY), bar, bytes }
     }
 
     pub(super) fn at(&self, progress: Progress) {
         if self.bar.is_hidden() {
+            let passed = self.began.elapsed();
+            if passed >= self.line_at.get() {
+                self.line_at.set(passed + LINE_EVERY);
+                eprintln!("{} requests after {passed:.0?}", progress.requests);
+            }
             return;
         }
         self.bar.set_position(if self.bytes { progress.bytes } else { progress.requests });
