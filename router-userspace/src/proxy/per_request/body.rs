@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 
-use super::exchange::Exchange;
+use super::accounting::Exchange;
 
 /// What an instance gets behind the head.
 #[derive(Debug)]

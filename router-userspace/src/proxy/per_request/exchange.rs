@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
@@ -13,13 +13,14 @@ use hyper::{Request, Response, StatusCode};
 use router_common::abi::reason::{CookieEvent, RefuseReason};
 use tokio::time::sleep_until;
 
-use super::super::access::{How, Record};
+use super::super::access::Record;
 use super::super::choice::{Action, Candidate, Choice, Refusal, observe};
 use super::super::connection::count_refusal;
 use super::super::http::fields::Upgrade;
 use super::super::http::{self, HttpHead};
 use super::super::response_timer::ResponseTimer;
 use super::super::{cookies, refuse};
+use super::accounting::{Exchange, Unanswered};
 use super::body::{RequestBody, ResponseBody};
 use super::fields;
 use super::shared::{InFlight, Shared, Verdict};
@@ -27,58 +28,6 @@ use super::upgrade::Upgraded;
 use super::upstream::Upstream;
 use crate::core::health::Failure;
 use crate::core::request;
-use crate::core::session::Session;
-
-/// A response on its way. Dropped before its end, it takes the instance's connection along.
-#[derive(Debug)]
-pub(super) struct Exchange {
-    session: Option<Session>,
-    upstream: Option<Upstream>,
-    shared: Arc<Shared>,
-    _in_flight: InFlight,
-    record: Option<Record>,
-    status: u16,
-    request: Arc<AtomicU64>,
-    response: u64,
-}
-
-impl Exchange {
-    pub(super) fn passed(&mut self, bytes: usize) {
-        self.response += bytes as u64;
-    }
-
-    /// The response is complete.
-    pub(super) fn finish(mut self: Box<Self>) {
-        self.session = None;
-        if let Some(mut upstream) = self.upstream.take() {
-            upstream.used = true;
-            self.shared.keep(upstream);
-        }
-        self.log("complete");
-    }
-
-    /// The instance ended its connection within the response.
-    pub(super) fn cut_short(mut self: Box<Self>) {
-        self.log("instance_reset");
-    }
-
-    fn log(&mut self, ending: &'static str) {
-        if let Some(record) = self.record.take() {
-            let bytes = (self.request.load(Ordering::Relaxed), self.response);
-            record.end(
-                &self.shared.listener.settings.name,
-                How::Answered { ending, status: self.status },
-                bytes,
-            );
-        }
-    }
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        self.log("client_reset");
-    }
-}
 
 /// Serves the next request of a connection. What the library brings must be what the gate has let pass.
 pub(super) async fn exchange(
@@ -114,23 +63,6 @@ pub(super) async fn exchange(
     // The connection's owner acts on it, and drops this.
     shared.end(Verdict::Broken(refusal));
     std::future::pending().await
-}
-
-/// A request without an answer. Dropped with its record, it is counted as one whose client has gone.
-struct Unanswered<'a> {
-    shared: &'a Shared,
-    record: Option<Record>,
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        // What broke the connection is counted by its owner.
-        if let Some(record) = self.record.take()
-            && !self.shared.is_broken()
-        {
-            count_refusal(&self.shared.listener, &Refusal::bad(RefuseReason::ClientGone), false, &record);
-        }
-    }
 }
 
 enum Answer {

@@ -4,6 +4,7 @@
 //! [`upstream`] connection is kept for the client's next request and belongs to this client alone, so that a disagreement about framing
 //! can reach nobody else. After an [`upgrade`] the two sockets are plain streams.
 
+mod accounting;
 mod body;
 mod exchange;
 mod fields;
