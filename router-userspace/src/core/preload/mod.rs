@@ -3,6 +3,7 @@
 //! [`Planner::step`] says which requests to send now, and [`Planner::finish`] takes in how one went. Sending is the
 //! caller's part; the clock, the wall clock and random numbers are arguments.
 
+mod item;
 mod pick;
 mod place;
 mod planner;

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Zoned;
 
+use super::item::Item;
 use super::place::{Place, State};
-use super::planner::{Item, Planner};
+use super::planner::Planner;
 use super::schedule::later;
 use super::{LoadFailure, Wanted};
 
