@@ -18,7 +18,7 @@ use hyper_util::service::TowerToHyperService;
 use router_common::abi::reason::ControlReason;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, sleep};
 use tokio_io_timeout::TimeoutStream;
 
@@ -31,6 +31,8 @@ use crate::core::counters::Counters;
 
 /// Clients connected to the control socket at once; the admin address has as many of its own.
 pub const MAX_CONNECTIONS: usize = 64;
+/// Connections at a time that are told that there is no place.
+const MAX_REFUSING: usize = 64;
 
 /// Longest head that is read.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -215,6 +217,8 @@ pub(super) async fn accept<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let connections = Connections::new(limit);
+    // The runtime may accept faster than it runs the tasks that say no.
+    let refusing = Arc::new(Semaphore::new(MAX_REFUSING));
     for id in 0u64.. {
         match next().await {
             Ok(stream) => {
@@ -228,7 +232,10 @@ pub(super) async fn accept<S>(
                     }
                     None => {
                         serving.counters.control_closed.add(ControlReason::TurnedAway);
-                        drop(tokio::spawn(turn_away(Box::pin(stream))));
+                        // Without a permit it is closed without a word.
+                        if let Ok(permit) = Arc::clone(&refusing).try_acquire_owned() {
+                            drop(tokio::spawn(turn_away(Box::pin(stream), permit)));
+                        }
                     }
                 }
             }
@@ -295,7 +302,7 @@ fn reason_of(error: &hyper::Error) -> ControlReason {
 }
 
 /// Says that there is no place, without reading what the client may send.
-async fn turn_away<S: AsyncWrite + Unpin>(mut stream: S) {
+async fn turn_away<S: AsyncWrite + Unpin>(mut stream: S, _permit: OwnedSemaphorePermit) {
     const BODY: &str = r#"{"error":"too many control connections are open","help":"close idle ones, or try again in a second"}"#;
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\n{VERSION_HEADER}: {VERSION}\r\n\
