@@ -74,6 +74,38 @@ fn a_session_stays_on_its_instance_across_drain_and_a_restart_of_the_router() {
 
 #[test]
 #[ignore = "needs root"]
+fn a_session_stays_on_its_instance_though_it_is_strained_and_rules_now_say_otherwise() {
+    let lab = TestLab::with_backends(2);
+    let router = start(
+        &lab,
+        "session = { header = \"X-Session\" }",
+        "thresholds = { strained_sessions = [3, 2], window = \"1s\" }",
+        "",
+        "",
+    );
+    let session = "X-Session: one\r\n";
+    let (_first, home) = open(&lab, "/whoami", session);
+    let _more = [open(&lab, "/whoami", session), open(&lab, "/whoami", session)];
+    router.eventually(PATIENCE, "its connections strain the instance", |router| {
+        let instances = router.ctl(["instances"]);
+        instances
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["name"] == home && one["reported"]["status"] == "strained")
+    });
+    assert_ne!(open(&lab, "/whoami", "").1, home, "nothing new goes there");
+    assert_eq!(open(&lab, "/whoami", session).1, home, "its session goes on there");
+
+    router.ctl(["rule", "add", "closed", "--match", "Any()", "--deny", "--first"]);
+    assert_eq!(Curl::new(&lab).get(format!("http://{VIP}/whoami")).status, 403);
+    assert_eq!(open(&lab, "/whoami", session).1, home, "a session comes before any rule");
+    router.ctl(["rule", "remove", "closed"]);
+    assert_eq!(open(&lab, "/whoami", session).1, home);
+}
+
+#[test]
+#[ignore = "needs root"]
 fn a_resource_opens_on_a_second_instance_only_when_the_first_is_strained() {
     let lab = TestLab::with_backends(2);
     let router = start(
