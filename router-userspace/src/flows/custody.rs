@@ -103,10 +103,11 @@ impl Ward {
     /// From here on every packet is translated; then the sockets vanish.
     pub fn release(self, flow: &Flow) {
         make_direct(flow);
-        for end in self.ends {
-            if self.carried {
-                // A sender that has used up the window which our socket had given it knows of no other: those of the other side were told
-                // to our socket. Asked once more, both sides tell them, and the answers are translated.
+        for (side, end) in self.ends.into_iter().enumerate() {
+            // A sender that has used up the window which our socket had given it knows of no other: those of the other side were told
+            // to our socket. Asked once more, the other side tells it, and the answer is translated. A sender that still sends is
+            // answered anyway, and our probe would be older than what it has sent (PAWS).
+            if self.carried && flow.progress[1 - side].packets.get() == 0 {
                 let _ = sockets::probe_window(&end.socket);
             }
             sockets::close_silently(end.socket);
