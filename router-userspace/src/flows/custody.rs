@@ -103,13 +103,15 @@ impl Ward {
     /// From here on every packet is translated; then the sockets vanish.
     pub fn release(self, flow: &Flow) {
         make_direct(flow);
-        for (side, end) in self.ends.into_iter().enumerate() {
+        for (asked, sender) in [(1, 0), (0, 1)] {
             // A sender that has used up the window which our socket had given it knows of no other: those of the other side were told
-            // to our socket. Asked once more, the other side tells it, and the answer is translated. A sender that still sends is
-            // answered anyway, and our probe would be older than what it has sent (PAWS).
-            if self.carried && flow.progress[1 - side].packets.get() == 0 {
-                let _ = sockets::probe_window(&end.socket);
+            // to our socket. Asked once more, the other side tells it, and the answer is translated. A sender that may still send is answered
+            // anyway, and a probe behind its segments would be older than they are (PAWS).
+            if self.carried && sockets::has_used_up_window(&self.ends[sender].socket).unwrap_or(false) {
+                let _ = sockets::probe_window(&self.ends[asked].socket);
             }
+        }
+        for end in self.ends {
             sockets::close_silently(end.socket);
         }
     }

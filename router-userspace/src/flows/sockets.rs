@@ -148,6 +148,15 @@ pub fn hold_window(socket: &OwnedFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, 1)
 }
 
+/// Whether the peer may send less than two usual segments more.
+pub fn has_used_up_window(socket: &OwnedFd) -> io::Result<bool> {
+    const ROOM: u32 = 2 * 1460;
+    let _repair = RepairMode::enter(socket)?;
+    set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, QUEUE_RECEIVE)?;
+    let (rcv_nxt, _) = receive_queue(socket)?;
+    Ok(repair_window(socket)?.receive_edge().wrapping_sub(rcv_nxt) < ROOM)
+}
+
 /// Asks the peer to tell its window once more.
 pub fn probe_window(socket: &OwnedFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_ON)?;
