@@ -258,10 +258,9 @@ impl FlowTable for KernelFlowTable {
         // Nothing is sent before both entries exist, so the answer goes directly; on refusal the sockets are as they were.
         let claimed = ends(&handoff).and_then(|ends| {
             let (client, instance) = states(&handoff)?;
-            if pending.new_head == 0 || pending.surplus + client.unread > 0 {
-                // An acknowledgement that is put off must not come behind translated segments, which would be newer (PAWS). The first one completes the
-                // instance's handshake: until then Linux accepts nothing from beyond its first window, and no answer to what it says
-                // about that (RFC 7323 §3.2), but more is on its way from the client.
+            if pending.new_head > 0 && pending.surplus + client.unread > 0 {
+                // More is on its way from the client, and would overtake the request, which was to complete the instance's handshake. Until that
+                // is complete, Linux accepts nothing from beyond its first window, and no answer to what it says about that (RFC 7323 §3.2).
                 sockets::acknowledge(&handoff.instance).map_err(|_| RelayReason::SocketState)?;
             }
             self.claim(&ends, (client, instance), pending)

@@ -104,12 +104,8 @@ pub fn state(socket: &OwnedFd) -> Result<SocketState, StateError> {
     let agreed = Agreed::from_info(&info);
     let mut clock_offset = 0;
     if agreed.timestamps {
-        let clock = get_int(socket, libc::IPPROTO_TCP, TCP_TIMESTAMP)? as u32;
-        // The lowest bit tells the unit, not the time.
-        if clock & 1 != 0 {
-            return Err(StateError::MicrosecondClock);
-        }
-        clock_offset = clock.wrapping_sub(monotonic_ms());
+        clock_offset =
+            offset_between(|| Ok(get_int(socket, libc::IPPROTO_TCP, TCP_TIMESTAMP)? as u32), monotonic_ms)?;
     }
     Ok(SocketState {
         agreed,
@@ -122,6 +118,33 @@ pub fn state(socket: &OwnedFd) -> Result<SocketState, StateError> {
         own_window: windows.receive_edge().wrapping_sub(rcv_nxt),
         received: info.tcpi_bytes_received.try_into().unwrap_or(u32::MAX),
     })
+}
+
+/// A timestamp clock minus the monotonic one, in ms. Whoever is interrupted between reading the two would find the first one late; timestamps that are translated by
+/// such an offset are older than what our socket has sent, and discarded (PAWS, RFC 7323 §5). So both are read within one ms, or
+/// else the offset errs on the other side.
+fn offset_between(
+    clock: impl Fn() -> io::Result<u32>,
+    monotonic_ms: impl Fn() -> u32,
+) -> Result<u32, StateError> {
+    const TRIES: usize = 8;
+    let (mut offset, mut least) = (0, u32::MAX);
+    for _ in 0..TRIES {
+        let before = monotonic_ms();
+        let clock = clock()?;
+        let took = monotonic_ms().wrapping_sub(before);
+        // The lowest bit tells the unit, not the time.
+        if clock & 1 != 0 {
+            return Err(StateError::MicrosecondClock);
+        }
+        if took < least {
+            (offset, least) = (clock.wrapping_sub(before), took);
+        }
+        if took == 0 {
+            break;
+        }
+    }
+    Ok(offset)
 }
 
 /// The end of the receive queue and its length, of one moment: bytes may arrive between two calls.
@@ -341,6 +364,30 @@ mod tests {
         while unread(socket).unwrap() < 5 {}
         let state = state(socket).unwrap();
         state.rcv_nxt.wrapping_sub(state.unread)
+    }
+
+    #[test]
+    fn an_interruption_between_two_clocks_does_not_set_one_of_them_back() {
+        use std::cell::Cell;
+
+        // The socket's clock is 1000 ms ahead. The first reading is interrupted for 5 ms behind it.
+        let (now, interruptions) = (Cell::new(50), Cell::new(vec![5]));
+        let clock = || {
+            let read = now.get() + 1000;
+            let mut left = interruptions.take();
+            now.set(now.get() + left.pop().unwrap_or(0));
+            interruptions.set(left);
+            Ok(read & !1)
+        };
+        let offset = offset_between(clock, || now.get()).unwrap();
+        assert!((999..=1000).contains(&offset), "{offset}");
+
+        // On a host that interrupts every reading it errs on the side of being ahead.
+        let always = || {
+            now.set(now.get() + 3);
+            Ok((now.get() + 1000) & !1)
+        };
+        assert!(offset_between(always, || now.get()).unwrap() >= 1000);
     }
 
     #[test]
