@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use router::core::decide::{Attempt, Outcome};
 use router::core::memory::MemoryLimits;
+use router::core::session::Session;
 use router::core::status::AdminState;
 use router::core::table::{ACTIVE_SESSION_NAME, Action, RoutingTable};
 
@@ -116,22 +117,24 @@ fn the_table_of_sessions_is_bounded_and_evictions_are_counted() {
     assert_eq!(sessions.evicted.get() as usize, 1_000 - sessions.len());
 }
 
+/// Six equal requests of six workers at the same moment, and where each went.
+fn place_at_once(table: &RoutingTable, ask: &Ask) -> Vec<(String, Session)> {
+    let start = Barrier::new(6);
+    thread::scope(|scope| {
+        let place = || {
+            start.wait();
+            table.place(ask, &[]).unwrap()
+        };
+        let workers: Vec<_> = (0..6).map(|_| scope.spawn(place)).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
 #[test]
 fn connections_of_one_session_that_come_at_the_same_moment_meet_on_one_instance() {
     for round in 0..200 {
         let table = with_identities(one_pool(["a", "b", "c", "d"].map(instance)));
-        let start = Barrier::new(6);
-        let homes: Vec<_> = thread::scope(|scope| {
-            let workers: Vec<_> = (0..6)
-                .map(|_| {
-                    scope.spawn(|| {
-                        start.wait();
-                        table.place(&with_session("one"), &[]).unwrap()
-                    })
-                })
-                .collect();
-            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-        });
+        let homes = place_at_once(&table, &with_session("one"));
         assert!(homes.iter().all(|(home, _)| *home == homes[0].0), "round {round}: {homes:?}");
         assert_eq!(table.live(&homes[0].0), 6);
     }
@@ -141,18 +144,7 @@ fn connections_of_one_session_that_come_at_the_same_moment_meet_on_one_instance(
 fn a_resource_that_is_asked_for_at_the_same_moment_opens_once() {
     for round in 0..200 {
         let table = with_identities(one_pool(["a", "b", "c", "d"].map(instance)));
-        let start = Barrier::new(6);
-        let homes: Vec<_> = thread::scope(|scope| {
-            let workers: Vec<_> = (0..6)
-                .map(|_| {
-                    scope.spawn(|| {
-                        start.wait();
-                        table.place(&get("/map/sales"), &[]).unwrap()
-                    })
-                })
-                .collect();
-            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-        });
+        let homes = place_at_once(&table, &get("/map/sales"));
         assert!(homes.iter().all(|(home, _)| *home == homes[0].0), "round {round}: {homes:?}");
     }
 }
