@@ -53,7 +53,7 @@ impl Verdict {
 /// Carries one received packet.
 #[inline(always)]
 pub fn carry<P: Packet, F: Flows, C: Clock>(packet: &mut P, flows: &F, clock: &C) -> Verdict {
-    let segment = match parse::arrived(packet).and_then(|()| parse::parse(packet)) {
+    let segment = match parse::arrived(packet) {
         Ok(segment) => segment,
         Err(reason) => return Verdict::Pass(reason),
     };

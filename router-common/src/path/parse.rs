@@ -67,17 +67,16 @@ impl Segment {
     }
 }
 
-/// Whether a packet has arrived for this host at this interface. Bytes alone do not tell: on a trunk, packets of other VLANs look the same, and a
+/// The segment, if it has arrived for this host at this interface. Bytes alone do not tell: on a trunk, packets of other VLANs look the same, and a
 /// promiscuous interface overhears what is meant for others. The stack discards the latter, and gives the former to the VLAN's own interface.
 #[inline(always)]
-pub fn arrived<P: Packet>(packet: &P) -> Result<(), PacketReason> {
+pub fn arrived<P: Packet>(packet: &P) -> Result<Segment, PacketReason> {
     if packet.has_vlan_tag() {
-        Err(PacketReason::VlanTagged)
-    } else if !packet.is_for_this_host() {
-        Err(PacketReason::OtherHost)
-    } else {
-        Ok(())
+        return Err(PacketReason::VlanTagged);
     }
+    // Broadcasts and multicasts are not for others: what they are is told first.
+    let segment = parse(packet)?;
+    if packet.is_for_this_host() { Ok(segment) } else { Err(PacketReason::OtherHost) }
 }
 
 /// Reads the headers. An error is the reason why the stack gets the packet.

@@ -63,6 +63,9 @@ fn frames_from_a_wire_are_met_as_frames_in_memory() {
         let overheard = addressed_to([2, 0, 0, 0, 0, 0x77], &frame);
         assert_eq!(reason(&overheard), PacketReason::OtherHost);
         assert_eq!(reason(&addressed_to([0xff; 6], &frame)), PacketReason::OtherHost);
+        let mut asked_of_all = addressed_to([0xff; 6], &frame);
+        asked_of_all[12..14].copy_from_slice(&[0x08, 0x06]);
+        assert_eq!(reason(&asked_of_all), PacketReason::NotIpv4, "an ARP request is nobody else's");
         assert!(link.receive(Duration::from_millis(50)).is_err(), "only what was forwarded comes back");
     };
     std::thread::spawn(story).join().unwrap();
