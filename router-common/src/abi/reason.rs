@@ -71,7 +71,7 @@ reasons! {
         StrayEnding = "stray_ending",
         /// Carries a VLAN tag; the VLAN's own interface takes it.
         VlanTagged = "vlan_tagged",
-        /// Addressed to another host on the link, and only overheard.
+        /// A TCP segment in a frame that is not addressed to this host alone: overheard, or sent to a group.
         OtherHost = "other_host",
     }
 }
@@ -185,6 +185,8 @@ reasons! {
         Inserted = "inserted",
         /// A new one could not be put into a response: it did not begin with a complete HTTP/1 head of at most 64 KiB.
         NoResponseHead = "no_response_head",
+        /// A new one could not be made: the kernel gave no random numbers.
+        NoRandomNumbers = "no_random_numbers",
     }
 }
 

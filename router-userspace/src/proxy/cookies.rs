@@ -25,6 +25,7 @@ pub(super) fn answer(
     if let Err(error) = getrandom::fill(&mut nonce) {
         // A cookie that could be told apart from no other would give its key away.
         tracing::error!(%error, "the kernel gives no random numbers: no persistence cookie is set");
+        context.counters.cookies.add(CookieEvent::NoRandomNumbers);
         return None;
     }
     let value = persistence.seal(&table.instance(id).name, &nonce, unix_time(SystemTime::now()));
