@@ -114,8 +114,13 @@ pub fn is_root() -> bool {
 
 /// Asks a child to end.
 pub fn terminate(child: &mut Child) {
-    // SAFETY: kill has no memory effects; while we hold the child, nobody has waited for it, so the number is its own.
-    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    signal(child, libc::SIGTERM);
+}
+
+/// Sends a signal to a child that nobody has waited for.
+pub fn signal(child: &mut Child, signal: i32) {
+    // SAFETY: kill has no memory effects; the borrow is exclusive and nobody has waited for the child, so the number is its own.
+    unsafe { libc::kill(child.id() as i32, signal) };
 }
 
 /// Ctrl-C, or being asked to end in another way, sets this flag: what is up can then be taken down in order.

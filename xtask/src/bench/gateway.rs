@@ -17,6 +17,7 @@ use super::contender::Contender;
 use super::settings;
 use crate::daemon::{Daemon, Profile};
 use crate::topology::{Host, Lab};
+use crate::workspace;
 
 const ROUTER_FILE: &str = "router.toml";
 /// How long the contenders may take to start.
@@ -71,7 +72,7 @@ impl<'a> Gateway<'a> {
             (_, daemon) => self.daemon = daemon,
         }
         self.track(contender == Contender::Nftables)?;
-        self.wait_until_it_answers(contender)
+        wait_until_it_answers(self.lab, contender)
     }
 
     fn track(&mut self, wanted: bool) -> Result<()> {
@@ -87,20 +88,6 @@ impl<'a> Gateway<'a> {
                 .context("cannot start conntrack")?;
         }
         self.tracking = wanted;
-        Ok(())
-    }
-
-    fn wait_until_it_answers(&self, contender: Contender) -> Result<()> {
-        let began = Instant::now();
-        let connect = || TcpStream::connect_timeout(&contender.address(), Duration::from_secs(1)).map(drop);
-        while let Err(error) = self.lab.inside(Host::Client, connect)? {
-            if began.elapsed() > PATIENCE {
-                let log = |program| fs::read_to_string(log_file(&self.lab.host_dir(Host::Gateway), program));
-                let logs = ["haproxy", "nginx"].map(|program| log(program).unwrap_or_default());
-                bail!("{} does not answer: {error}\n{}", contender.name(), logs.concat());
-            }
-            sleep(Duration::from_millis(50));
-        }
         Ok(())
     }
 
@@ -150,8 +137,12 @@ impl<'a> Gateway<'a> {
         }
     }
 
-    pub fn stop(self) -> Result<()> {
-        self.daemon.map_or(Ok(()), Daemon::stop)
+    pub fn stop(mut self) -> Result<()> {
+        for mut child in [self.haproxy, self.nginx] {
+            workspace::terminate(&mut child);
+            child.wait()?;
+        }
+        self.daemon.take().map_or(Ok(()), Daemon::stop)
     }
 
     fn nft(&self, rules: &str) -> Result<()> {
@@ -183,7 +174,23 @@ pub struct Counts {
     pub open: u64,
 }
 
-fn start(lab: &Lab, directory: &Path, program: &str, options: &[&str], file: &Path) -> Result<Child> {
+/// Fails if `contender` does not accept connections in time.
+pub fn wait_until_it_answers(lab: &Lab, contender: Contender) -> Result<()> {
+    let began = Instant::now();
+    let connect = || TcpStream::connect_timeout(&contender.address(), Duration::from_secs(1)).map(drop);
+    while let Err(error) = lab.inside(Host::Client, connect)? {
+        if began.elapsed() > PATIENCE {
+            let log = |program| fs::read_to_string(log_file(&lab.host_dir(Host::Gateway), program));
+            let logs = ["haproxy", "nginx"].map(|program| log(program).unwrap_or_default());
+            bail!("{} does not answer: {error}\n{}", contender.name(), logs.concat());
+        }
+        sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Starts one of HAProxy and nginx with this configuration; its log lies in `directory`.
+pub fn start(lab: &Lab, directory: &Path, program: &str, options: &[&str], file: &Path) -> Result<Child> {
     let log = File::create(log_file(directory, program))?;
     lab.command(Host::Gateway, program)
         .args(options)
@@ -195,7 +202,8 @@ fn start(lab: &Lab, directory: &Path, program: &str, options: &[&str], file: &Pa
         .with_context(|| format!("cannot start {program}"))
 }
 
-fn with_children(pid: u32) -> Vec<u32> {
+/// A process and those that it has started.
+pub fn with_children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let children = children.split_whitespace().filter_map(|child| child.parse().ok());
     std::iter::once(pid).chain(children).collect()

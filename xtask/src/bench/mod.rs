@@ -9,6 +9,7 @@ mod gateway;
 mod machine;
 mod meter;
 mod plot;
+mod reloads;
 mod report;
 mod settings;
 mod targets;
@@ -33,6 +34,7 @@ use crate::{build, setup, workspace};
 use contender::Contender;
 use gateway::Gateway;
 use machine::Machine;
+use reloads::Reloaded;
 use transfer::Window;
 use workload::{Course, Measurement, Workload};
 
@@ -57,6 +59,10 @@ pub struct Selection {
     /// How often everything is measured.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
+    /// Only reload the router and HAProxy so often under load; the documents are left alone then.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=200),
+          conflicts_with_all = ["workloads", "contenders", "rounds"])]
+    reloads: Option<u16>,
 }
 
 impl Selection {
@@ -69,7 +75,13 @@ impl Selection {
     }
 
     fn is_whole(&self) -> bool {
-        self.workloads.is_empty() && self.contenders.is_empty()
+        self.workloads.is_empty() && self.contenders.is_empty() && self.reloads.is_none()
+    }
+
+    /// How often the configuration is changed under load.
+    fn reloads(&self) -> u16 {
+        let whole = if self.quick { 10 } else { 50 };
+        self.reloads.unwrap_or(if self.is_whole() { whole } else { 0 })
     }
 }
 
@@ -106,11 +118,18 @@ pub fn run(selection: &Selection) -> Result<()> {
     Lab::down(LAB)?;
     let lab = Lab::up(LAB, 1)?;
     let extent = Extent::new(selection);
-    let (measurements, failures) = measure(&lab, selection, extent, &interrupted)?;
+    let (measurements, failures) = match selection.reloads {
+        Some(_) => (Vec::new(), Vec::new()),
+        None => measure(&lab, selection, extent, &interrupted)?,
+    };
+    let reloaded = match selection.reloads() {
+        0 => Vec::new(),
+        count => reloads::run(&lab, count, &interrupted)?,
+    };
     if interrupted.load(Ordering::Relaxed) {
         bail!("interrupted; nothing is written");
     }
-    publish(selection, extent, &measurements)?;
+    publish(selection, extent, &measurements, &reloaded)?;
     for failure in &failures {
         eprintln!("FAILED: {failure}");
     }
@@ -163,11 +182,16 @@ fn measure(
 }
 
 /// The table, the document, the plot, and if wanted the raw figures.
-fn publish(selection: &Selection, extent: Extent, measurements: &[Measurement]) -> Result<()> {
+fn publish(
+    selection: &Selection,
+    extent: Extent,
+    measurements: &[Measurement],
+    reloaded: &[Reloaded],
+) -> Result<()> {
     let figures = figures::of(measurements);
     let mut verdicts = targets::verdicts(measurements);
     verdicts.retain(|verdict| selection.is_whole() || verdict.reached.is_some());
-    println!("{}", report::table(&figures, &verdicts));
+    println!("{}", report::table(&figures, &verdicts, reloaded));
     let machine = Machine::look();
     let course = report::Course {
         rounds: extent.rounds,
@@ -180,7 +204,10 @@ fn publish(selection: &Selection, extent: Extent, measurements: &[Measurement]) 
     };
     if selection.is_whole() {
         let docs = workspace::root().join("docs");
-        write(&docs.join("BENCHMARKS.md"), report::document(&machine, course, &figures, &verdicts))?;
+        write(
+            &docs.join("BENCHMARKS.md"),
+            report::document(&machine, course, &figures, &verdicts, reloaded),
+        )?;
         write(&docs.join("benchmarks.svg"), plot::svg(&figures))?;
         println!("written: docs/BENCHMARKS.md, docs/benchmarks.svg");
     }
@@ -191,6 +218,7 @@ fn publish(selection: &Selection, extent: Extent, measurements: &[Measurement]) 
             "rounds": extent.rounds,
             "figures": figures,
             "targets": verdicts,
+            "reloads": reloaded,
             "measurements": measurements,
         });
         write(path, serde_json::to_string_pretty(&all)? + "\n")?;

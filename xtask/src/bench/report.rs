@@ -5,8 +5,10 @@ use std::fmt::Write;
 use super::contender::Contender;
 use super::figures::Figure;
 use super::machine::Machine;
+use super::reloads::Reloaded;
 use super::targets::Verdict;
 use super::workload::Workload;
+use super::wrk::Counted;
 
 /// How the run was made.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +51,7 @@ fn cells(figure: &Figure) -> [String; 7] {
 }
 
 /// For the terminal.
-pub fn table(figures: &[Figure], verdicts: &[Verdict]) -> String {
+pub fn table(figures: &[Figure], verdicts: &[Verdict], reloaded: &[Reloaded]) -> String {
     let mut text = String::new();
     for workload in Workload::ALL {
         let rows: Vec<_> = figures.iter().filter(|figure| figure.workload == workload).collect();
@@ -72,11 +74,21 @@ pub fn table(figures: &[Figure], verdicts: &[Verdict]) -> String {
     for verdict in verdicts {
         let _ = writeln!(text, "{:<12} {:>6}  {}", verdict.word(), verdict.shown(), verdict.target);
     }
+    for Reloaded { contender, reloads, seen } in reloaded {
+        let (requests, failed) = (seen.requests, seen.failed());
+        let _ = writeln!(text, "{contender}: {reloads} reloads, {requests} requests, {failed} failed");
+    }
     text
 }
 
 /// For `docs/BENCHMARKS.md`, which lies beside `benchmarks.svg`.
-pub fn document(machine: &Machine, course: Course, figures: &[Figure], verdicts: &[Verdict]) -> String {
+pub fn document(
+    machine: &Machine,
+    course: Course,
+    figures: &[Figure],
+    verdicts: &[Verdict],
+    reloaded: &[Reloaded],
+) -> String {
     let mut text = String::from(
         "# Benchmarks\n\nWritten by `cargo xtask bench`; run it to get the figures of your machine.\n\n\
          ![Throughput of each contender at each workload](benchmarks.svg)\n\n## Targets\n\n\
@@ -98,8 +110,28 @@ pub fn document(machine: &Machine, course: Course, figures: &[Figure], verdicts:
             let _ = writeln!(text, "| {} |", cells(figure).join(" | "));
         }
     }
+    text.push_str(&reloads(reloaded));
     text.push_str(&method(course, figures, machine.processors));
     text.push_str(&surroundings(machine));
+    text
+}
+
+fn reloads(reloaded: &[Reloaded]) -> String {
+    let mut text = String::from(
+        "\n## Reloads under load\n\n\
+         wrk asks for 1 kB on 64 connections while the configuration is changed and reloaded, five times a second at most. Half of the connections are kept \
+         alive, half serve one request each; of the router's, half are handed off. HAProxy passes its listening sockets to each new process.\n\n\
+         | | reloads | requests | failed: connecting | reading | writing | status | time-out |\n| --- |",
+    );
+    text.push_str(&" ---: |".repeat(7));
+    for Reloaded { contender, reloads, seen } in reloaded {
+        let Counted { requests, connect, read, write, status, timeout, .. } = seen;
+        let _ = write!(
+            text,
+            "\n| {contender} | {reloads} | {requests} | {connect} | {read} | {write} | {status} | {timeout} |"
+        );
+    }
+    text.push('\n');
     text
 }
 
@@ -195,9 +227,13 @@ mod tests {
             [measurement(0, Contender::Routing, 47_000), measurement(0, Contender::RouterAuto, 45_500)];
         let (figures, verdicts) = (figures::of(&measurements), targets::verdicts(&measurements));
         let course = Course { rounds: 1, quick: true, transfer_seconds: 1.0, request_seconds: 2.0 };
-        let document = document(&Machine::look(), course, &figures, &verdicts);
-        for text in [table(&figures, &verdicts), document] {
-            for part in ["47 000", "45 500", "0.97", "router, auto", "not measured", "keep-alive"] {
+        let seen = Counted { requests: 12_345, read: 67, ..Counted::default() };
+        let reloaded = [Reloaded { contender: "router", reloads: 8, seen }];
+        let document = document(&Machine::look(), course, &figures, &verdicts, &reloaded);
+        for text in [table(&figures, &verdicts, &reloaded), document] {
+            for part in
+                ["47 000", "45 500", "0.97", "router, auto", "not measured", "keep-alive", "12345", "67"]
+            {
                 assert!(text.contains(part), "{part} is missing in:\n{text}");
             }
         }

@@ -43,11 +43,20 @@ address = "{}"
 }
 
 pub fn haproxy() -> String {
+    haproxy_with("")
+}
+
+/// A new process gets the listening sockets of the old one through `socket`.
+pub fn haproxy_that_reloads(socket: &Path) -> String {
+    haproxy_with(&format!("    stats socket {} mode 600 level admin expose-fd listeners\n", socket.display()))
+}
+
+fn haproxy_with(globals: &str) -> String {
     format!(
         "global
     nbthread 2
     maxconn 4000
-
+{globals}
 defaults
     timeout connect 3s
     timeout client 1h
