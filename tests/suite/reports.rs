@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::lab::Host;
-use support::{Connection, Curl, Entry, Scene, TestLab, router};
+use support::{Connection, Curl, Entry, Router, Scene, TestLab, router};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const LISTEN: &str = "10.77.2.1:9190";
@@ -123,13 +123,17 @@ impl Drop for Agent {
 }
 
 fn agent(scene: &Scene, number: u8) -> Agent {
-    let token_file = scene.lab.host_dir(Host::Gateway).join("token");
-    let child = scene
-        .lab
+    agent_with(&scene.lab, number, &[])
+}
+
+fn agent_with(lab: &TestLab, number: u8, further: &[&str]) -> Agent {
+    let token_file = lab.host_dir(Host::Gateway).join("token");
+    let child = lab
         .command(Host::Backend(number), router::binary("router-agent"))
         .args(["--router", LISTEN, "--interval", "200ms", "--instance", &format!("nginx{number}")])
         .arg("--token-file")
         .arg(token_file)
+        .args(further)
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
@@ -157,4 +161,53 @@ fn a_silent_instance_is_out_of_contact_and_rejoins_by_itself() {
     let _again = agent(&scene, 2);
     becomes("up");
     assert_eq!(served_by(&scene), names(&["backend1", "backend2", "backend3"]));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn instances_join_an_empty_pool_by_reporting_and_are_forgotten_after_a_long_silence() {
+    let lab = TestLab::with_backends(2);
+    let folder = lab.host_dir(Host::Gateway);
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("token"), TOKEN).unwrap();
+    let site = format!(
+        r#"
+[reports]
+listen = "{LISTEN}"
+
+[[listener]]
+name = "web"
+address = "10.77.1.10:80"
+
+[[pool]]
+name = "farm"
+check = {{ type = "http", path = "/health", interval = "100ms", timeout = "100ms" }}
+reports = {{ token_file = "{token}", allow_registration = true, ttl = "1s", forget_after = "3s" }}
+thresholds = {{ strained_cpu = -1, exhausted_cpu = -1, strained_memory = -1, exhausted_memory = -1 }}
+"#,
+        token = folder.join("token").display()
+    );
+    let router = Router::start(&lab, &router::configuration(&lab, "", "", &site));
+    let ask = || Curl::on(&lab, Host::Client).get("http://10.77.1.10/whoami");
+    let serving = || -> BTreeSet<String> {
+        let all = router.ctl(["instances"]);
+        let serving = all.as_array().unwrap().iter().filter(|one| one["serving"] == true);
+        serving.map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ask().status, 503, "nobody has joined");
+
+    let _first = agent_with(&lab, 1, &["--address", "10.77.2.11:80"]);
+    router.eventually(LIMIT, "the first has joined", |_| serving() == names(&["nginx1"]));
+    assert_eq!(ask().text(), "backend1\n");
+    let second = agent_with(&lab, 2, &["--address", "10.77.2.12:80"]);
+    router.eventually(LIMIT, "the second has joined", |_| serving() == names(&["nginx1", "nginx2"]));
+    let answers: BTreeSet<String> = (0..4).map(|_| ask().text().trim().to_owned()).collect();
+    assert_eq!(answers, names(&["backend1", "backend2"]));
+
+    drop(second);
+    router.eventually(LIMIT, "the silent one is forgotten", |router| {
+        router.ctl(["instances"]).as_array().unwrap().len() == 1
+    });
+    let answers: BTreeSet<String> = (0..4).map(|_| ask().text().trim().to_owned()).collect();
+    assert_eq!(answers, names(&["backend1"]));
 }

@@ -16,6 +16,7 @@ use super::view;
 use crate::core::choose::{Exclusion, LostBy};
 use crate::core::decide::{Attempt, Outcome};
 use crate::core::explain::{InstanceResult, InstanceTrace, RuleResult, RuleTrace, SessionTrace, Trace};
+use crate::core::health::Reachability;
 use crate::core::persistence::unix_time;
 use crate::core::pool::Method;
 use crate::core::request::{HttpRequest, Request};
@@ -122,7 +123,7 @@ fn in_words(table: &RoutingTable, trace: Trace, normalised_path: Option<String>)
         chosen: one.result == InstanceResult::Chosen,
         figure: one.figure,
         load: one.load.filter(|_| !matches!(one.result, InstanceResult::Excluded(_))),
-        because: why(table, one, winner.as_ref(), candidates, trace.method),
+        because: why(table, one, winner.as_ref(), candidates, trace.method) + doubt(one),
     });
     let rules = trace.rules.iter().map(explain_rule);
     let by_default = (trace.rule == RuleRef::Default).then(|| ExplainedRule {
@@ -204,6 +205,16 @@ fn outcome(table: &RoutingTable, trace: &Trace) -> ExplainedOutcome {
             raw_rule: trace.raw_path_rule.clone().unwrap_or_default(),
             normalised_rule: rule,
         },
+    }
+}
+
+/// Why an instance that is down was judged as if it were up.
+fn doubt(one: &InstanceTrace) -> &'static str {
+    let believed = matches!(one.result, InstanceResult::Excluded(Exclusion::Down | Exclusion::Maintenance));
+    if one.reachability == Reachability::Down && !believed {
+        "; that it is down is not believed, because every instance of the pool fails its checks (fail-open)"
+    } else {
+        ""
     }
 }
 

@@ -136,8 +136,10 @@ fn reported(pool: &pool::Pool, instance: &pool::Instance, now: Instant) -> Load 
 /// Whether new sessions go there without need. A draining instance serves only when no other can.
 pub fn serving(pool: &pool::Pool, instance: &pool::Instance) -> bool {
     let status = &instance.status;
+    let reachability =
+        if pool.fails_open() { status.reachability_without_checks() } else { status.reachability() };
     status.admin() == AdminState::Enabled
-        && status.reachability() == Reachability::Up
+        && reachability == Reachability::Up
         && (pool.allow_exhausted || status.load_status() != LoadStatus::Exhausted)
         && status.adjustment().agent_weight().map_or(instance.weight, |order| order.of(instance.weight)) > 0
         && status.max_sessions(instance.max_sessions).is_none_or(|limit| status.sessions().live() < limit)
