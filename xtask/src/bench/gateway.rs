@@ -180,8 +180,7 @@ pub fn wait_until_it_answers(lab: &Lab, contender: Contender) -> Result<()> {
     let connect = || TcpStream::connect_timeout(&contender.address(), Duration::from_secs(1)).map(drop);
     while let Err(error) = lab.inside(Host::Client, connect)? {
         if began.elapsed() > PATIENCE {
-            let log = |program| fs::read_to_string(log_file(&lab.host_dir(Host::Gateway), program));
-            let logs = ["haproxy", "nginx"].map(|program| log(program).unwrap_or_default());
+            let logs = ["haproxy", "nginx"].map(|program| log_of(program, &lab.host_dir(Host::Gateway)));
             bail!("{} does not answer: {error}\n{}", contender.name(), logs.concat());
         }
         sleep(Duration::from_millis(50));
@@ -207,6 +206,11 @@ pub fn with_children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let children = children.split_whitespace().filter_map(|child| child.parse().ok());
     std::iter::once(pid).chain(children).collect()
+}
+
+/// What a program that was started in `directory` has printed.
+pub fn log_of(program: &str, directory: &Path) -> String {
+    fs::read_to_string(log_file(directory, program)).unwrap_or_default()
 }
 
 fn log_file(directory: &Path, program: &str) -> PathBuf {

@@ -118,13 +118,16 @@ pub fn run(selection: &Selection) -> Result<()> {
     Lab::down(LAB)?;
     let lab = Lab::up(LAB, 1)?;
     let extent = Extent::new(selection);
-    let (measurements, failures) = match selection.reloads {
+    let (measurements, mut failures) = match selection.reloads {
         Some(_) => (Vec::new(), Vec::new()),
         None => measure(&lab, selection, extent, &interrupted)?,
     };
     let reloaded = match selection.reloads() {
         0 => Vec::new(),
-        count => reloads::run(&lab, count, &interrupted)?,
+        count => reloads::run(&lab, count, &interrupted).unwrap_or_else(|error| {
+            failures.push(format!("reloads under load: {error:#}"));
+            Vec::new()
+        }),
     };
     if interrupted.load(Ordering::Relaxed) {
         bail!("interrupted; nothing is written");

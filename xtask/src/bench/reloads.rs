@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
-use super::contender::Contender;
+use super::contender::{Contender, instance};
 use super::gateway::{self, with_children};
 use super::settings;
 use super::wrk::{self, Counted};
@@ -39,6 +39,7 @@ pub struct Reloaded {
 /// Both contenders in turn.
 pub fn run(lab: &Lab, reloads: u16, interrupted: &AtomicBool) -> Result<Vec<Reloaded>> {
     let step = Step::begin("reloading under load");
+    fs::create_dir_all(lab.host_dir(Host::Gateway))?;
     let mut all = Vec::new();
     for (number, begin) in [Router::start as Start, Haproxy::start].into_iter().enumerate() {
         let mut contender = begin(lab, interrupted)?;
@@ -138,6 +139,7 @@ impl Reloads for Router {
 /// With a master process that passes its listening sockets on to new workers.
 struct Haproxy {
     master: Child,
+    directory: PathBuf,
     file: PathBuf,
     text: String,
 }
@@ -151,7 +153,7 @@ impl Haproxy {
         let master = gateway::start(lab, &directory, "haproxy", &["-W", "-db", "-f"], &file)?;
         gateway::wait_until_it_answers(lab, Contender::HaproxyHttp)?;
         ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-        Ok(Box::new(Self { master, file, text }))
+        Ok(Box::new(Self { master, directory, file, text }))
     }
 
     /// The newest of the master's workers.
@@ -170,15 +172,16 @@ impl Reloads for Haproxy {
     }
 
     fn reload(&mut self, count: u16) -> Result<()> {
-        let text =
-            self.text.replace("server instance1 ", &format!("server instance1 weight {} ", weight(count)));
+        let server = format!("server instance1 {}", instance());
+        let text = self.text.replace(&server, &format!("{server} weight {}", weight(count)));
         fs::write(&self.file, text)?;
         let before = self.worker();
         workspace::signal(&mut self.master, libc::SIGUSR2);
         let began = Instant::now();
         while self.worker() == before {
             if began.elapsed() > PATIENCE {
-                bail!("HAProxy starts no new worker");
+                let log = gateway::log_of("haproxy", &self.directory);
+                bail!("HAProxy starts no new worker; its log:\n{log}");
             }
             sleep(Duration::from_millis(5));
         }
