@@ -5,10 +5,10 @@ use std::mem::{align_of, offset_of, size_of};
 
 use router_common::abi::LAYOUT_VERSION;
 use router_common::abi::flow::{
-    FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Progress, Translation,
+    FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Progress, Translation,
 };
-use router_common::abi::key::{FlowKey, FlowRef, Side};
-use router_common::abi::next_hop::NextHop;
+use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef, Side};
+use router_common::abi::next_hop::{AF_INET, AF_INET6, NextHop};
 use router_common::abi::reason::PacketReason;
 use router_common::path::syn_options::{ERASE_SACK, ERASE_TIMESTAMPS};
 
@@ -23,7 +23,8 @@ macro_rules! layout {
 
 fn layout() -> String {
     let mut text = format!("version {LAYOUT_VERSION}\n");
-    layout!(text, FlowKey { source destination source_port destination_port protocol zero });
+    layout!(text, FlowKeyV4 { source destination source_port destination_port protocol zero });
+    layout!(text, FlowKeyV6 { source destination source_port destination_port protocol zero });
     layout!(text, Flow { translations progress });
     layout!(text, Translation {
         source destination ports seq_delta ack_cut seq_cut clock_offset address_diff next_hop traits
@@ -32,10 +33,11 @@ fn layout() -> String {
         last_seen packets bytes born max_ack max_seq window_edge fin_end fin_seen rst_seen timestamp_delta
         reserved
     });
-    layout!(text, NextHop { interface resolved address ethernet });
+    layout!(text, NextHop { interface resolved family address ethernet });
     let traits = Translation::pack_traits(0, 1, 1);
-    let flags = [FLAG_LIVE, FLAG_DIRECT, FLAG_TIMESTAMPS, FLAG_ERASE_TIMESTAMPS];
+    let flags = [FLAG_LIVE, FLAG_DIRECT, FLAG_TIMESTAMPS, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6];
     writeln!(text, "traits {flags:?}, scales {traits:#x}").unwrap();
+    writeln!(text, "address families {:?}", [AF_INET, AF_INET6]).unwrap();
     writeln!(text, "flow reference {:?}", FlowRef::new(1, Side::Instance)).unwrap();
     writeln!(text, "erased from a SYN {:?}", [ERASE_TIMESTAMPS, ERASE_SACK]).unwrap();
     let reasons: Vec<_> = PacketReason::ALL.iter().map(|reason| reason.name()).collect();

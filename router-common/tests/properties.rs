@@ -5,13 +5,14 @@ mod bench;
 use bench::case::{Case, Oddity};
 use bench::check::{self, carry, carry_as_the_model_says};
 use bench::checksum_errors;
+use bench::ip::Ip;
 use bench::model::{self, Marks};
 use proptest::prelude::*;
-use router_common::abi::flow::{FLAG_DIRECT, FLAG_LIVE, FLAG_TIMESTAMPS, Translation};
+use router_common::abi::flow::{FLAG_DIRECT, FLAG_IPV6, FLAG_LIVE, FLAG_TIMESTAMPS, Translation};
 use router_common::abi::key::Side;
 use router_common::abi::reason::PacketReason;
 use router_common::path::Verdict;
-use router_common::path::memory::Frame;
+use router_common::path::memory::{Frame, UnwantedEverywhere};
 use router_common::path::syn_options::{ERASE_SACK, ERASE_TIMESTAMPS, erase};
 use router_common::wire::tcp::{ACK, SYN};
 
@@ -24,14 +25,18 @@ fn case() -> impl Strategy<Value = Case> {
     bytes.prop_map(|bytes| Case::draw(&bytes))
 }
 
+fn ip() -> impl Strategy<Value = Ip> {
+    prop_oneof![Just(Ip::V4), Just(Ip::V6)]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn valid_packets_are_carried_with_exact_numbers_and_checksums_that_hold(case in case()) {
-        let table = case.flow.table();
+    fn valid_packets_are_carried_with_exact_numbers_and_checksums_that_hold(ip in ip(), case in case()) {
+        let table = case.flow.table(ip);
         for packet in &case.packets {
-            let frame = packet.frame(&case.flow);
+            let frame = packet.frame(ip, &case.flow);
             prop_assert_eq!(checksum_errors(&frame), [0, 0]);
             let (verdict, after) = carry_as_the_model_says(&table, &frame);
             if matches!(verdict, Verdict::Redirect { .. } | Verdict::Resolve { .. }) {
@@ -41,25 +46,27 @@ proptest! {
     }
 
     #[test]
-    fn odd_packets_are_carried_right_or_left_alone(case in case()) {
-        let table = case.flow.table();
+    fn odd_packets_are_carried_right_or_left_alone(ip in ip(), case in case()) {
+        let table = case.flow.table(ip);
         for packet in &case.packets {
-            carry_as_the_model_says(&table, &packet.odd_frame(&case.flow));
+            carry_as_the_model_says(&table, &packet.odd_frame(ip, &case.flow));
         }
     }
 
     #[test]
-    fn any_bytes_at_all_are_met_calmly(frame in proptest::collection::vec(any::<u8>(), 0..200), case in case()) {
-        carry_as_the_model_says(&case.flow.table(), &frame);
+    fn any_bytes_at_all_are_met_calmly(frame in proptest::collection::vec(any::<u8>(), 0..200), ip in ip(), case in case()) {
+        carry_as_the_model_says(&case.flow.table(ip), &frame);
     }
 
     #[test]
-    fn the_mirrored_flow_gives_the_original_back(case in case()) {
-        let (table, mirrored) = (case.flow.table(), case.flow.mirrored());
+    fn the_mirrored_flow_gives_the_original_back(ip in ip(), case in case()) {
+        let (table, mirrored) = (case.flow.table(ip), case.flow.mirrored(ip));
         for tables in [&table, &mirrored] {
             for side in [Side::Client, Side::Instance] {
                 let flow = &tables.flows[0];
-                flow.translation(side).traits.set(Translation::pack_traits(FLAG_LIVE | FLAG_DIRECT | FLAG_TIMESTAMPS, 7, 7));
+                let family = if ip == Ip::V6 { FLAG_IPV6 } else { 0 };
+                let flags = FLAG_LIVE | FLAG_DIRECT | FLAG_TIMESTAMPS | family;
+                flow.translation(side).traits.set(Translation::pack_traits(flags, 7, 7));
                 if flow.progress(side).timestamp_delta.get() == 0 {
                     flow.progress(side).timestamp_delta.set(0x8000_0000);
                 }
@@ -71,7 +78,7 @@ proptest! {
                 progress.fin_seen.set(0);
                 progress.rst_seen.set(0);
             }
-            let original = packet.frame(&case.flow);
+            let original = packet.frame(ip, &case.flow);
             let (there, carried) = carry(&table, &original);
             if there == Verdict::Drop(PacketReason::BadTcpOptions) {
                 break;
@@ -81,14 +88,17 @@ proptest! {
             // Ethernet addresses and time to live are those of the last hop, and with the latter goes the IP checksum.
             let mut wanted = original.clone();
             wanted[..12].copy_from_slice(&again[..12]);
-            wanted[22] = 64;
-            wanted[24..26].copy_from_slice(&again[24..26]);
+            wanted[ip.ttl()] = 64;
+            if ip == Ip::V4 {
+                wanted[24..26].copy_from_slice(&again[24..26]);
+            }
             prop_assert_eq!(checksum_errors(&again), [0, 0]);
-            if let Some(at) = timestamp_echo(&original) {
+            if let Some(at) = timestamp_echo(ip, &original) {
                 // An unknown or an unacknowledging echo is written as 0, and stays so.
                 if again[at..at + 4] == [0; 4] {
+                    let checksum = ip.tcp() + 16..ip.tcp() + 18;
                     wanted[at..at + 4].fill(0);
-                    wanted[50..52].copy_from_slice(&again[50..52]);
+                    wanted[checksum.clone()].copy_from_slice(&again[checksum]);
                 }
             }
             prop_assert_eq!(again, wanted);
@@ -96,37 +106,39 @@ proptest! {
     }
 
     #[test]
-    fn marks_only_move_forward_and_never_beyond_what_can_be_true(case in case()) {
-        let table = case.flow.table();
+    fn marks_only_move_forward_and_never_beyond_what_can_be_true(ip in ip(), case in case()) {
+        let table = case.flow.table(ip);
         let flow = &table.flows[0];
         for packet in &case.packets {
             let old = Marks::of(flow);
-            let frame = packet.odd_frame(&case.flow);
+            let frame = packet.odd_frame(ip, &case.flow);
             carry(&table, &frame);
             check::marks_moved_rightly(flow, &frame, &old);
         }
     }
 
     #[test]
-    fn erased_syn_options_are_nops_and_everything_else_stays(case in case(), wanted in 0u32..4, as_syn in any::<bool>()) {
+    fn erased_syn_options_are_nops_and_everything_else_stays(ip in ip(), case in case(), wanted in 0u32..4, as_syn in any::<bool>()) {
         for packet in &case.packets {
-            let mut original = packet.frame(&case.flow);
+            let mut original = packet.frame(ip, &case.flow);
+            let (data_offset, flags) = (ip.tcp() + 12, ip.tcp() + 13);
             if as_syn {
-                original[47] = original[47] & !ACK | SYN;
+                original[flags] = original[flags] & !ACK | SYN;
                 bench::set_checksums(&mut original);
             }
             let mut packet = Frame(original.clone());
-            erase(&mut packet, |_| Some(wanted));
-            let is_syn = original[47] & (SYN | ACK) == SYN;
-            let end = 14 + 20 + usize::from(original[46] >> 4) * 4;
+            erase(&mut packet, &UnwantedEverywhere(Some(wanted)));
+            let is_syn = original[flags] & (SYN | ACK) == SYN;
+            let start = ip.options();
+            let end = ip.tcp() + usize::from(original[data_offset] >> 4) * 4;
             let mut expected = original.clone();
             if is_syn {
-                let options = found_before_an_error(&original[54..end]);
+                let options = found_before_an_error(&original[start..end]);
                 for (bit, kind, length) in [(ERASE_TIMESTAMPS, 8, 8), (ERASE_SACK, 4, 0)] {
                     // Of repeated options the last counts.
                     let found = options.iter().rfind(|(found, _, len)| (*found, *len) == (kind, length));
                     if let Some((_, at, _)) = found.filter(|_| wanted & bit != 0) {
-                        expected[54 + at - 2..54 + at + length].fill(1);
+                        expected[start + at - 2..start + at + length].fill(1);
                     }
                 }
                 bench::set_checksums(&mut expected);
@@ -136,14 +148,15 @@ proptest! {
     }
 
     #[test]
-    fn a_syn_that_is_odd_stays_as_it_is_or_loses_options_only(case in case(), wanted in 0u32..4) {
+    fn a_syn_that_is_odd_stays_as_it_is_or_loses_options_only(ip in ip(), case in case(), wanted in 0u32..4) {
         for packet in &case.packets {
-            let original = packet.odd_frame(&case.flow);
+            let original = packet.odd_frame(ip, &case.flow);
             let mut after = Frame(original.clone());
-            erase(&mut after, |_| Some(wanted));
+            erase(&mut after, &UnwantedEverywhere(Some(wanted)));
             prop_assert_eq!(after.0.len(), original.len());
             for (at, (old, new)) in original.iter().zip(&after.0).enumerate() {
-                prop_assert!(old == new || *new == 1 && (54..94).contains(&at) || (50..52).contains(&at));
+                let (options, checksum) = (ip.options()..ip.options() + 40, ip.tcp() + 16..ip.tcp() + 18);
+                prop_assert!(old == new || *new == 1 && options.contains(&at) || checksum.contains(&at));
             }
             if after.0 != original {
                 prop_assert!(matches!(packet.oddity, Oddity::TcpChecksum(_))
@@ -159,9 +172,9 @@ fn found_before_an_error(options: &[u8]) -> Vec<(u8, usize, usize)> {
 }
 
 /// Where the echo of the last timestamps option lies in a frame.
-fn timestamp_echo(frame: &[u8]) -> Option<usize> {
-    let end = 34 + usize::from(frame[46] >> 4) * 4;
-    let options = model::walk(&frame[54..end])?;
+fn timestamp_echo(ip: Ip, frame: &[u8]) -> Option<usize> {
+    let end = ip.tcp() + usize::from(frame[ip.tcp() + 12] >> 4) * 4;
+    let options = model::walk(&frame[ip.options()..end])?;
     let timestamps = options.iter().rfind(|(kind, _, length)| (*kind, *length) == (8, 8));
-    timestamps.map(|(_, at, _)| 54 + at + 4)
+    timestamps.map(|(_, at, _)| ip.options() + at + 4)
 }

@@ -2,18 +2,17 @@
 
 use core::mem::size_of;
 
-use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_redir_neigh};
+use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_redir_neigh, bpf_redir_neigh__bindgen_ty_1};
 use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::programs::TcContext;
 use aya_log_ebpf::debug;
+use router_common::abi::next_hop::NextHop;
 use router_common::path::Verdict;
 
-use crate::maps::PACKETS;
+use crate::maps::{NEXT_HOPS, PACKETS};
 
 /// Whatever else is attached to the hook sees the packet next, then the stack (TCX_NEXT, TC_ACT_UNSPEC).
 pub const NEXT_PROGRAM: i32 = TC_ACT_UNSPEC;
-
-const AF_INET: u32 = 2;
 
 #[inline(always)]
 pub fn act(ctx: &TcContext, verdict: Verdict) -> i32 {
@@ -30,14 +29,29 @@ pub fn act(ctx: &TcContext, verdict: Verdict) -> i32 {
         }
         // SAFETY: a helper with plain arguments.
         Verdict::Redirect { interface } => unsafe { bpf_redirect(interface, 0) as i32 },
-        Verdict::Resolve { interface, address } => {
-            // SAFETY: a plain structure for which all-zero is a valid value.
-            let mut neighbour: bpf_redir_neigh = unsafe { core::mem::zeroed() };
-            neighbour.nh_family = AF_INET;
-            neighbour.__bindgen_anon_1.ipv4_nh = address;
+        Verdict::Resolve { interface, next_hop } => {
+            // It was there a moment ago.
+            let Some(next_hop) = NEXT_HOPS.get(next_hop) else { return TC_ACT_SHOT };
+            let mut neighbour = neighbour(next_hop);
             let len = size_of::<bpf_redir_neigh>() as i32;
             // SAFETY: the parameters live on the stack and are `len` bytes long.
             unsafe { bpf_redirect_neigh(interface, &mut neighbour, len, 0) as i32 }
         }
+    }
+}
+
+/// The kernel's word for a neighbour.
+#[inline(always)]
+fn neighbour(next_hop: &NextHop) -> bpf_redir_neigh {
+    // An IPv4 address lies in the first word of the other's place.
+    let ipv6_nh = [
+        next_hop.address[0].get(),
+        next_hop.address[1].get(),
+        next_hop.address[2].get(),
+        next_hop.address[3].get(),
+    ];
+    bpf_redir_neigh {
+        nh_family: next_hop.family.get(),
+        __bindgen_anon_1: bpf_redir_neigh__bindgen_ty_1 { ipv6_nh },
     }
 }

@@ -1,23 +1,17 @@
-//! The kernel's side of `path::ports::{Flows, Clock}`: map look-ups and helpers.
+//! The kernel's side of `path::ports::{Flows, Keys, UnwantedOptionsOf, Clock}`: map look-ups and helpers.
 
 use aya_ebpf::helpers::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
 use router_common::abi::flow::Flow;
-use router_common::abi::key::{FlowKey, FlowRef};
+use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::shared::Shared32;
-use router_common::path::ports::{Clock, Flows};
+use router_common::path::ports::{Clock, Flows, Keys, UnwantedOptionsOf};
 
-use crate::maps::{FLOWS, KEYS, NEXT_HOPS};
+use crate::maps::{FLOWS, KEYS, KEYS6, NEXT_HOPS, SYN_OPTIONS, SYN_OPTIONS6};
 
 pub struct KernelFlows;
 
 impl Flows for KernelFlows {
-    #[inline(always)]
-    fn find(&self, key: &FlowKey) -> Option<FlowRef> {
-        // SAFETY: the value is a word that is copied at once; a concurrent update gives the old or the new one.
-        unsafe { KEYS.get(key).copied() }
-    }
-
     #[inline(always)]
     fn flow(&self, slot: u32) -> Option<&Flow> {
         FLOWS.get(slot)
@@ -27,12 +21,37 @@ impl Flows for KernelFlows {
     fn next_hop(&self, index: u32) -> Option<&NextHop> {
         NEXT_HOPS.get(index)
     }
+}
 
-    #[inline(always)]
-    fn forget(&self, key: &FlowKey) {
-        // The only failure is that the key is gone already.
-        let _ = KEYS.remove(key);
-    }
+macro_rules! keys {
+    ($($key:ty: $keys:ident, $syn_options:ident;)*) => { $(
+        impl Keys<$key> for KernelFlows {
+            #[inline(always)]
+            fn find(&self, key: &$key) -> Option<FlowRef> {
+                // SAFETY: the value is a word that is copied at once; a concurrent update gives the old or the new one.
+                unsafe { $keys.get(key).copied() }
+            }
+
+            #[inline(always)]
+            fn forget(&self, key: &$key) {
+                // The only failure is that the key is gone already.
+                let _ = $keys.remove(key);
+            }
+        }
+
+        impl UnwantedOptionsOf<$key> for KernelFlows {
+            #[inline(always)]
+            fn unwanted(&self, key: &$key) -> Option<u32> {
+                // SAFETY: as above.
+                unsafe { $syn_options.get(key).copied() }
+            }
+        }
+    )* };
+}
+
+keys! {
+    FlowKeyV4: KEYS, SYN_OPTIONS;
+    FlowKeyV6: KEYS6, SYN_OPTIONS6;
 }
 
 impl Clock for KernelFlows {

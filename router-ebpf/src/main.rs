@@ -15,27 +15,25 @@ mod flows;
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod packet;
-#[cfg(target_arch = "bpf")]
-mod syn_options;
 
 #[cfg(target_arch = "bpf")]
 mod programs {
     use aya_ebpf::macros::classifier;
     use aya_ebpf::programs::TcContext;
     use router_common::abi::reason::PacketReason;
-    use router_common::path::parse::Headers;
     use router_common::path::stray_ending::is_stray;
+    use router_common::path::syn_options;
     use router_common::path::{self, Verdict};
 
+    use crate::egress;
     use crate::flows::KernelFlows;
     use crate::packet::Skb;
-    use crate::{egress, syn_options};
 
     /// Packets of handed-off connections are translated and sent on; all others go up the stack.
     #[classifier]
     pub fn router_ingress(ctx: TcContext) -> i32 {
         let mut packet = Skb::new(&ctx);
-        packet.make_linear(Headers::LEN);
+        packet.make_headers_linear();
         let verdict = path::carry(&mut packet, &KernelFlows, &KernelFlows);
         egress::act(&ctx, verdict)
     }
@@ -48,7 +46,7 @@ mod programs {
         if is_stray(&packet, &KernelFlows) {
             return egress::act(&ctx, Verdict::Drop(PacketReason::StrayEnding));
         }
-        syn_options::erase(&mut packet);
+        syn_options::erase(&mut packet, &KernelFlows);
         egress::NEXT_PROGRAM
     }
 }

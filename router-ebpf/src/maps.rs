@@ -3,16 +3,21 @@
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use router_common::abi::flow::Flow;
-use router_common::abi::key::{FlowKey, FlowRef};
+use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
 use router_common::path::options::Scratch;
 
+const BPF_F_NO_PREALLOC: u32 = 1 << 0;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
-/// Two entries a flow. Never LRU: a silent eviction would reset a live connection.
+/// Two entries an IPv4 flow. Never LRU: a silent eviction would reset a live connection.
 #[map]
-pub static KEYS: HashMap<FlowKey, FlowRef> = HashMap::pinned(2 * 1024, 0);
+pub static KEYS: HashMap<FlowKeyV4, FlowRef> = HashMap::pinned(2 * 1024, 0);
+
+/// Two entries an IPv6 flow. Takes memory for an entry only while it is there: many hosts have flows of one family only.
+#[map]
+pub static KEYS6: HashMap<FlowKeyV6, FlowRef> = HashMap::pinned(2 * 1024, BPF_F_NO_PREALLOC);
 
 /// The daemon maps this array into its memory.
 #[map]
@@ -27,7 +32,10 @@ pub static PACKETS: PerCpuArray<u64> = PerCpuArray::pinned(PacketReason::COUNT a
 
 /// Options to erase from the SYN of a connection that the daemon is about to open: bits of `syn_options`.
 #[map]
-pub static SYN_OPTIONS: LruHashMap<FlowKey, u32> = LruHashMap::pinned(4096, 0);
+pub static SYN_OPTIONS: LruHashMap<FlowKeyV4, u32> = LruHashMap::pinned(4096, 0);
+
+#[map]
+pub static SYN_OPTIONS6: LruHashMap<FlowKeyV6, u32> = LruHashMap::pinned(4096, 0);
 
 /// Working memory of `path::options`, one for each CPU.
 #[map]

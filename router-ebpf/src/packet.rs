@@ -3,12 +3,17 @@
 use core::mem::size_of;
 
 use aya_ebpf::EbpfContext;
-use aya_ebpf::helpers::{bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes};
+use aya_ebpf::helpers::{
+    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+};
 use aya_ebpf::programs::TcContext;
 use router_common::path::options::Scratch;
+use router_common::path::parse::{Headers, Version, version};
 use router_common::path::ports::Packet;
 use router_common::wire::Wire;
 use router_common::wire::checksum::Diff;
+use router_common::wire::ipv4::Ipv4;
+use router_common::wire::ipv6::Ipv6;
 use router_common::wire::tcp::Tcp;
 
 use crate::maps::OPTIONS_SCRATCH;
@@ -28,9 +33,19 @@ impl<'a> Skb<'a> {
         Self { ctx }
     }
 
-    /// Brings the first `len` bytes into the directly accessible part, where the packet has as many.
+    /// Brings the headers of a packet that may be carried into the directly accessible part, where the packet is long enough.
     #[inline(always)]
-    pub fn make_linear(&mut self, len: usize) {
+    pub fn make_headers_linear(&mut self) {
+        match version(self) {
+            Ok(Version::V4) => self.make_linear(Headers::<Ipv4>::LEN),
+            Ok(Version::V6) => self.make_linear(Headers::<Ipv6>::LEN),
+            // Ethernet headers always are: the stack has read them.
+            Err(_) => {}
+        }
+    }
+
+    #[inline(always)]
+    fn make_linear(&mut self, len: usize) {
         if self.ctx.data() + len > self.ctx.data_end() && self.ctx.len() as usize >= len {
             // A failure leaves the packet as it is, and `view` finds it too short.
             // SAFETY: the context is the program's own.
@@ -110,13 +125,19 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
-    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff) -> bool {
+    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool {
+        let skb = self.ctx.skb.skb;
+        if let Some(header) = header {
+            // The first call below takes it for granted that an IPv4 header's checksum balances what `pseudo` changes, and corrects the card's sum for
+            // the TCP checksum alone. (BPF_F_IPV6 says that there is none, but kernels before 6.16 refuse it.) Without such a sum this does nothing.
+            // SAFETY: the context is the program's own.
+            unsafe { bpf_csum_update(skb, header.fold()) };
+        }
         // A size of 0 means that the difference itself is given.
-        // SAFETY: the context is the program's own; the helper checks the offset.
+        // SAFETY: as above; the helper checks the offset.
         unsafe {
-            bpf_l4_csum_replace(self.ctx.skb.skb, offset as u32, 0, pseudo.fold() as u64, BPF_F_PSEUDO_HDR)
-                == 0
-                && bpf_l4_csum_replace(self.ctx.skb.skb, offset as u32, 0, rest.fold() as u64, 0) == 0
+            bpf_l4_csum_replace(skb, offset as u32, 0, pseudo.fold() as u64, BPF_F_PSEUDO_HDR) == 0
+                && bpf_l4_csum_replace(skb, offset as u32, 0, rest.fold() as u64, 0) == 0
         }
     }
 }

@@ -328,11 +328,13 @@ fn registration_is_bounded_and_takes_nothing_away_from_others() {
     assert_eq!(join("thief", "127.0.0.2:80"), 409, "the address of gis1");
     assert_eq!(join("web1", "127.0.0.8:80"), 409, "the name of an instance of another pool");
     assert_eq!(join("nowhere", "0.0.0.0:80"), 409);
+    assert_eq!(join("nowhere", "[fe80::1]:80"), 409, "means nothing without its interface");
+    assert_eq!(join("nowhere", "[::ffff:10.0.2.9]:80"), 409, "is an IPv4 address");
     assert_eq!(join("everybody", "224.0.0.1:80"), 409);
     let flood: Vec<u16> = (1..=50).map(|n| join(&format!("f{n}"), &format!("127.0.1.{n}:80"))).collect();
     assert_eq!(flood.iter().filter(|&&status| status == 200).count(), 5);
     assert_eq!(daemon.refused(ReportReason::RegistryFull), 45);
-    assert_eq!(daemon.refused(ReportReason::RegistrationConflict), 4);
+    assert_eq!(daemon.refused(ReportReason::RegistrationConflict), 6);
     assert_eq!(daemon.report(OTHER, &json!({ "instance": "x", "address": "127.0.2.1:80" })).0, 404);
     assert_eq!(daemon.table.load().pools()[0].instances.len(), 8);
     assert_eq!(join("gis1", "127.0.0.2:80"), 200, "those of the configuration report as before");

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::counters::tracked_connections;
-use support::lab::{Host, VIP, peers};
+use support::lab::{Family, Host, VIP, peers};
 use support::{Connection, Curl, Entry, Scene, TestLab};
 
 #[test]
@@ -227,11 +227,13 @@ fn tables(scene: &Scene) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-#[test]
-#[ignore = "needs root"]
-fn connection_tracking_is_spared_while_the_router_runs_or_a_flow_lives() {
+support::over_both_families! {
+    connection_tracking_is_spared_while_the_router_runs_or_a_flow_lives
+}
+
+fn connection_tracking_is_spared_while_the_router_runs_or_a_flow_lives(family: Family) {
     // Without the exemption conntrack believes for days that the connections still live.
-    let scene = Scene::in_lab(tracking_lab(), "notrack = false", "", &[]);
+    let scene = Scene::over_in(family, tracking_lab(), "notrack = false");
     let before = tracked_connections(&scene.lab, Host::Gateway);
     for _ in 0..10 {
         scene.connect(Entry::Handoff).get("/").unwrap();
@@ -245,7 +247,7 @@ fn connection_tracking_is_spared_while_the_router_runs_or_a_flow_lives() {
     assert!(!tables(&scene).contains("notrack"), "{}", tables(&scene));
     drop(scene);
 
-    let mut scene = Scene::in_lab(tracking_lab(), "", "", &[]);
+    let mut scene = Scene::over_in(family, tracking_lab(), "");
     let before = tracked_connections(&scene.lab, Host::Gateway);
     let mut connection = scene.connect(Entry::Handoff);
     connection.get("/").unwrap();

@@ -6,11 +6,20 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use support::counters::counter;
-use support::lab::Host;
-use support::scene::{PEER_PORT, pattern};
+use support::lab::{Family, Host};
+use support::scene::pattern;
 use support::{Entry, Peer, Scene, peer};
 
 const ENTRIES: [Entry; 3] = [Entry::Handoff, Entry::Auto, Entry::Relay];
+
+support::over_both_families! {
+    pipelined_requests_are_answered_in_order_by_one_instance
+    a_head_and_a_body_in_one_segment_arrive_whole
+    a_head_in_pieces_and_a_slow_body_arrive_whole
+    a_response_may_come_before_the_request_has_ended
+    a_client_may_be_told_to_continue_before_it_sends_its_body
+    no_sender_waits_for_a_time_out_because_of_a_handoff
+}
 
 /// Answers a `PUT` with its body when it has come whole, or at once with `early`, and takes the body afterwards.
 fn serve(mut stream: TcpStream) -> io::Result<()> {
@@ -29,9 +38,9 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-fn scene() -> (Scene, Peer) {
-    let scene = Scene::with_backends(1);
-    let peer = Peer::start(&scene.lab, 1, PEER_PORT, serve);
+fn scene(family: Family) -> (Scene, Peer) {
+    let scene = Scene::over(family);
+    let peer = scene.peer(serve);
     (scene, peer)
 }
 
@@ -39,10 +48,8 @@ fn put(path: &str, length: usize) -> Vec<u8> {
     format!("PUT {path} HTTP/1.1\r\nHost: lab\r\nContent-Length: {length}\r\n\r\n").into_bytes()
 }
 
-#[test]
-#[ignore = "needs root"]
-fn pipelined_requests_are_answered_in_order_by_one_instance() {
-    let (scene, _peer) = scene();
+fn pipelined_requests_are_answered_in_order_by_one_instance(family: Family) {
+    let (scene, _peer) = scene(family);
     for entry in ENTRIES {
         let mut connection = scene.connect(entry);
         let all: String =
@@ -58,10 +65,8 @@ fn pipelined_requests_are_answered_in_order_by_one_instance() {
     scene.assert_no_segment_was_spoiled();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_head_and_a_body_in_one_segment_arrive_whole() {
-    let (scene, _peer) = scene();
+fn a_head_and_a_body_in_one_segment_arrive_whole(family: Family) {
+    let (scene, _peer) = scene(family);
     for entry in ENTRIES {
         // From a body that the first read takes whole to one that it does not.
         for length in [1, 1_000, 20_000, 60_000, 300_000] {
@@ -78,10 +83,8 @@ fn a_head_and_a_body_in_one_segment_arrive_whole() {
     scene.assert_no_segment_was_spoiled();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_head_in_pieces_and_a_slow_body_arrive_whole() {
-    let (scene, _peer) = scene();
+fn a_head_in_pieces_and_a_slow_body_arrive_whole(family: Family) {
+    let (scene, _peer) = scene(family);
     std::thread::scope(|threads| {
         for entry in ENTRIES {
             let scene = &scene;
@@ -101,10 +104,8 @@ fn a_head_in_pieces_and_a_slow_body_arrive_whole() {
     scene.assert_no_segment_was_spoiled();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_response_may_come_before_the_request_has_ended() {
-    let (scene, _peer) = scene();
+fn a_response_may_come_before_the_request_has_ended(family: Family) {
+    let (scene, _peer) = scene(family);
     for entry in ENTRIES {
         let body = pattern(1_000_000);
         let mut connection = scene.connect(entry);
@@ -121,11 +122,9 @@ fn a_response_may_come_before_the_request_has_ended() {
     scene.assert_no_segment_was_spoiled();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_client_may_be_told_to_continue_before_it_sends_its_body() {
-    let scene = Scene::with_backends(1);
-    let _peer = Peer::start(&scene.lab, 1, PEER_PORT, |mut stream| {
+fn a_client_may_be_told_to_continue_before_it_sends_its_body(family: Family) {
+    let scene = Scene::over(family);
+    let _peer = scene.peer(|mut stream| {
         peer::read_head(&mut stream)?;
         stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
         let mut body = [0; 9];
@@ -146,11 +145,9 @@ fn a_client_may_be_told_to_continue_before_it_sends_its_body() {
 
 /// What a client has sent before the handoff and what it may go on sending must fit the instance's window, and must not reach the instance before the
 /// handshake is complete. Otherwise it is discarded, nobody is told, and the client waits for its retransmission time-out.
-#[test]
-#[ignore = "needs root"]
-fn no_sender_waits_for_a_time_out_because_of_a_handoff() {
+fn no_sender_waits_for_a_time_out_because_of_a_handoff(family: Family) {
     const ROUNDS: u64 = 10;
-    let (scene, _peer) = scene();
+    let (scene, _peer) = scene(family);
     let timeouts = || [Host::Client, Host::Backend(1)].map(|host| counter(&scene.lab, host, "TCPTimeouts"));
     let before = timeouts();
     for entry in Entry::OFFLOADING {

@@ -7,15 +7,23 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use support::forger::{ACK, FIN, Forger, Numbers, RST, SYN, Segment, numbers};
-use support::lab::Host;
-use support::scene::{PEER_PORT, pattern};
-use support::{Connection, Entry, Peer, Scene};
+use support::lab::{Family, Host};
+use support::scene::pattern;
+use support::{Connection, Entry, Scene};
 
 const NOTHING: &[u8] = b"";
 /// Far outside every window.
 const FAR: u32 = 1 << 29;
 /// Inside of it, but not where the next byte goes.
 const NEAR: u32 = 10_000;
+
+support::over_both_families! {
+    wrong_numbers_from_either_side_end_nothing
+    a_reset_with_the_right_number_ends_the_connection_and_its_flow
+    data_behind_a_fin_changes_nothing
+    connections_that_end_while_they_are_handed_off_leave_nothing
+    a_client_with_a_closed_window_gets_everything_once_it_reads
+}
 
 /// A connection that is carried by its flow alone.
 fn settled(scene: &Scene) -> Connection {
@@ -67,10 +75,8 @@ fn wrong(numbers: Numbers) -> Vec<(&'static str, Segment<'static>)> {
     ]
 }
 
-#[test]
-#[ignore = "needs root"]
-fn wrong_numbers_from_either_side_end_nothing() {
-    let scene = Scene::with_backends(1);
+fn wrong_numbers_from_either_side_end_nothing(family: Family) {
+    let scene = Scene::over(family);
     let mut connection = settled(&scene);
     let (client, instance) = forgers(&scene, &connection);
     for round in 0..wrong(numbers(connection.stream()).unwrap()).len() {
@@ -90,10 +96,8 @@ fn wrong_numbers_from_either_side_end_nothing() {
     scene.comes_to_rest();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_reset_with_the_right_number_ends_the_connection_and_its_flow() {
-    let scene = Scene::with_backends(1);
+fn a_reset_with_the_right_number_ends_the_connection_and_its_flow(family: Family) {
+    let scene = Scene::over(family);
     let mut connection = settled(&scene);
     let (client, _) = forgers(&scene, &connection);
     let Numbers { next, .. } = numbers(connection.stream()).unwrap();
@@ -102,12 +106,10 @@ fn a_reset_with_the_right_number_ends_the_connection_and_its_flow() {
     assert_eq!(connection.get("/").unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
-#[test]
-#[ignore = "needs root"]
-fn data_behind_a_fin_changes_nothing() {
-    let scene = Scene::with_backends(1);
+fn data_behind_a_fin_changes_nothing(family: Family) {
+    let scene = Scene::over(family);
     // Reads to the client's end, and takes its time to answer.
-    let _peer = Peer::start(&scene.lab, 1, PEER_PORT, |mut stream| {
+    let _peer = scene.peer(|mut stream| {
         let mut received = Vec::new();
         stream.read_to_end(&mut received)?;
         sleep(Duration::from_millis(300));
@@ -129,7 +131,7 @@ fn data_behind_a_fin_changes_nothing() {
         client.send(Segment { flags: ACK, seq: next.wrapping_add(offset), ack: expected, payload });
     }
     let reply = connection.reply().unwrap();
-    let forwarded = "X-Forwarded-For: 10.77.1.2\r\n";
+    let forwarded = format!("X-Forwarded-For: {}\r\n", family.address(Host::Client));
     let wanted = format!("{} bytes", request.len() + forwarded.len());
     assert!(reply.body.starts_with(wanted.as_bytes()), "{}", String::from_utf8_lossy(&reply.body[..20]));
     assert!(reply.body[wanted.len()..] == pattern(1 << 20), "{} bytes", reply.body.len());
@@ -163,10 +165,8 @@ fn end_at_many_moments(scene: &Scene, step: Duration) {
     });
 }
 
-#[test]
-#[ignore = "needs root"]
-fn connections_that_end_while_they_are_handed_off_leave_nothing() {
-    let scene = Scene::with_backends(1);
+fn connections_that_end_while_they_are_handed_off_leave_nothing(family: Family) {
+    let scene = Scene::over(family);
     // How long after the request is at the moment of the handoff depends on the machine: longer and longer, until many were handed off.
     for step in [40, 80, 160, 320, 640].map(Duration::from_micros) {
         end_at_many_moments(&scene, step);
@@ -182,17 +182,17 @@ fn connections_that_end_while_they_are_handed_off_leave_nothing() {
     scene.assert_no_segment_was_spoiled();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_client_with_a_closed_window_gets_everything_once_it_reads() {
-    let scene = Scene::with_backends(1);
+fn a_client_with_a_closed_window_gets_everything_once_it_reads(family: Family) {
+    let scene = Scene::over(family);
     for entry in [Entry::Handoff, Entry::Auto, Entry::Relay] {
+        let address = scene.address(entry);
         let connect = || {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+            let socket =
+                Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP)).unwrap();
             socket.set_recv_buffer_size(4096).unwrap();
             // A connect waits as long as writing may.
             socket.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
-            socket.connect(&entry.address().into()).unwrap();
+            socket.connect(&address.into()).unwrap();
             TcpStream::from(socket)
         };
         let mut stream = scene.lab.inside(Host::Client, connect).unwrap();

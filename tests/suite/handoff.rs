@@ -10,11 +10,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use support::lab::Host;
-use support::scene::{PEER_PORT, is_prefix, pattern};
-use support::{Connection, Curl, Entry, Peer, Scene, peer};
+use support::counters::checksum_errors;
+use support::lab::{Family, Host};
+use support::scene::{is_prefix, pattern};
+use support::{Connection, Curl, Entry, Peer, Scene, UnrulyCable, peer};
 
 const MEGABYTE: u64 = 1 << 20;
+
+support::over_both_families! {
+    two_hundred_megabytes_arrive_whole_in_both_directions
+    large_files_arrive_whole_though_one_packet_in_fifty_is_lost_at_both_ends
+    large_files_arrive_whole_though_packets_come_twice_or_late
+    five_requests_share_a_connection_and_a_flow
+    however_a_connection_ends_the_other_side_learns_it_and_nothing_is_left
+    a_client_on_the_gateway_itself_is_relayed_since_its_packets_meet_no_program
+}
 
 /// Sends a file of this many megabytes down and up over each listener, and shows that flows of the kernel carried the bytes.
 fn transfers(scene: &Scene, megabytes: u64) {
@@ -28,13 +38,13 @@ fn transfers(scene: &Scene, megabytes: u64) {
         let began = Instant::now();
         let range = format!("0-{}", length - 1);
         let down = Curl::for_files(&scene.lab).arg("--range").arg(range);
-        assert_eq!(down.download(entry.url("/files/200m"), &received), Ok(206), "{entry:?}");
+        assert_eq!(down.download(scene.url(entry, "/files/200m"), &received), Ok(206), "{entry:?}");
         let down_took = began.elapsed();
         assert!(is_prefix(&received, length, &original).unwrap(), "{entry:?}: the file arrives changed");
         assert_carried(scene, "bytes_to_client", length);
 
         let began = Instant::now();
-        let up = Curl::for_files(&scene.lab).upload(&sent, entry.url("/upload/copy"));
+        let up = Curl::for_files(&scene.lab).upload(&sent, scene.url(entry, "/upload/copy"));
         assert!(matches!(up, Ok(201 | 204)), "{entry:?}: {up:?}");
         let stored = scene.lab.host_dir(Host::Backend(1)).join("upload/copy");
         println!("{entry:?}: {megabytes} MB down in {down_took:.1?}, up in {:.1?}", began.elapsed());
@@ -44,7 +54,6 @@ fn transfers(scene: &Scene, megabytes: u64) {
     }
     assert_eq!(scene.carried(), (4, 0), "handed off and relayed");
     scene.comes_to_rest();
-    scene.assert_no_segment_was_spoiled();
 }
 
 /// The latest flow has carried these bytes, but for the few that were on their way before it was handed off.
@@ -54,27 +63,37 @@ fn assert_carried(scene: &Scene, direction: &str, length: u64) {
     assert!(carried.iter().any(|bytes| *bytes > length - MEGABYTE), "{direction}: {carried:?} of {length}");
 }
 
-#[test]
-#[ignore = "needs root"]
-fn two_hundred_megabytes_arrive_whole_in_both_directions() {
-    transfers(&Scene::with_backends(1), 200);
+fn two_hundred_megabytes_arrive_whole_in_both_directions(family: Family) {
+    let scene = Scene::over(family);
+    transfers(&scene, 200);
+    scene.assert_no_segment_was_spoiled();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn large_files_arrive_whole_though_one_packet_in_fifty_is_lost_at_both_ends() {
-    let scene = Scene::with_backends(1);
+fn large_files_arrive_whole_though_one_packet_in_fifty_is_lost_at_both_ends(family: Family) {
+    let scene = Scene::over(family);
     scene.lose(20);
     transfers(&scene, 50);
     let lost = [Host::Client, Host::Backend(1)].map(|host| scene.lab.discarded(host));
     println!("{lost:?} packets were lost");
     assert!(lost.iter().all(|packets| *packets > 10), "{lost:?} packets were lost");
+    scene.assert_no_segment_was_spoiled();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn five_requests_share_a_connection_and_a_flow() {
-    let scene = Scene::with_backends(1);
+fn large_files_arrive_whole_though_packets_come_twice_or_late(family: Family) {
+    let scene = Scene::over(family);
+    let cable = UnrulyCable::lay(&scene.lab, 10);
+    transfers(&scene, 20);
+    let (twice, late) = cable.misdeeds();
+    println!("{twice} packets came twice, {late} late");
+    assert!(twice > 100 && late > 100, "{twice} packets came twice, {late} late");
+    // What came so late that newer timestamps have been seen is discarded rightly (PAWS).
+    for host in [Host::Client, Host::Gateway, Host::Backend(1)] {
+        assert_eq!(checksum_errors(&scene.lab, host), 0, "on {host}");
+    }
+}
+
+fn five_requests_share_a_connection_and_a_flow(family: Family) {
+    let scene = Scene::over(family);
     for permille in [0, 20] {
         scene.lose(permille);
         for entry in Entry::OFFLOADING {
@@ -106,7 +125,7 @@ type Endings = Arc<Mutex<HashMap<String, Result<(), ErrorKind>>>>;
 fn obliging_instance(scene: &Scene) -> (Peer, Endings) {
     let endings = Endings::default();
     let noted = Arc::clone(&endings);
-    let peer = Peer::start(&scene.lab, 1, PEER_PORT, move |mut stream| {
+    let peer = scene.peer(move |mut stream| {
         let mut name = String::new();
         let ending = oblige(&mut stream, &mut name).map_err(|error| error.kind());
         noted.lock().unwrap().insert(name, ending);
@@ -201,10 +220,8 @@ fn end(scene: &Scene, mut connection: Connection, way: &str, name: &str) {
     }
 }
 
-#[test]
-#[ignore = "needs root"]
-fn however_a_connection_ends_the_other_side_learns_it_and_nothing_is_left() {
-    let scene = Scene::with_backends(1);
+fn however_a_connection_ends_the_other_side_learns_it_and_nothing_is_left(family: Family) {
+    let scene = Scene::over(family);
     let (_peer, endings) = obliging_instance(&scene);
     for permille in [0, 20] {
         scene.lose(permille);
@@ -233,11 +250,9 @@ fn however_a_connection_ends_the_other_side_learns_it_and_nothing_is_left() {
     scene.assert_no_segment_was_spoiled();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_client_on_the_gateway_itself_is_relayed_since_its_packets_meet_no_program() {
-    let scene = Scene::with_backends(1);
-    let reply = Curl::on(&scene.lab, Host::Gateway).get(Entry::Handoff.url("/files/64k"));
+fn a_client_on_the_gateway_itself_is_relayed_since_its_packets_meet_no_program(family: Family) {
+    let scene = Scene::over(family);
+    let reply = Curl::on(&scene.lab, Host::Gateway).get(scene.url(Entry::Handoff, "/files/64k"));
     assert_eq!((reply.status, reply.body.len()), (200, 64 << 10));
     assert_eq!(scene.carried(), (0, 1), "handed off and relayed");
     assert_eq!(scene.metric("router_relayed_total{reason=\"not_attached\"}"), 1);

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use support::counters::counter;
-use support::lab::Host;
-use support::scene::{PEER_PORT, pattern};
+use support::lab::{Family, Host};
+use support::scene::pattern;
 use support::tcp::{Agreed, agreed};
 use support::{Entry, Peer, Scene, peer};
 
@@ -18,6 +18,15 @@ const CLIENT: Host = Host::Client;
 const INSTANCE: Host = Host::Backend(1);
 /// Enough for many windows, and to scale them up.
 const LENGTH: usize = 2 << 20;
+
+support::over_both_families! {
+    windows_of_any_pair_of_scales_are_translated
+    a_side_without_window_scaling_is_served_by_shifting
+    what_a_client_does_not_offer_is_not_agreed_with_its_instance_either
+    an_instance_without_timestamps_or_sack_serves_clients_that_have_both
+    a_client_of_small_segments_is_sent_small_segments
+    an_instance_that_acknowledges_late_receives_everything
+}
 
 /// A scene whose instance answers `GET` with [`LENGTH`] bytes and returns the body of a `PUT`, and says what it has agreed to.
 struct Stage {
@@ -27,12 +36,12 @@ struct Stage {
 }
 
 impl Stage {
-    fn new() -> Self {
-        let scene = Scene::with_backends(1);
+    fn new(family: Family) -> Self {
+        let scene = Scene::over(family);
         let (tell, instance_agreed) = channel();
         let tell = Mutex::new(tell);
         let body = Arc::new(pattern(LENGTH));
-        let peer = Peer::start(&scene.lab, 1, PEER_PORT, move |stream| {
+        let peer = scene.peer(move |stream| {
             tell.lock().unwrap().send(agreed(&stream)?).map_err(io::Error::other)?;
             serve(stream, &body)
         });
@@ -108,10 +117,8 @@ fn buffers_for_scale(scale: u8) -> String {
     format!("4096 131072 {}", 65_535u64 << scale)
 }
 
-#[test]
-#[ignore = "needs root"]
-fn windows_of_any_pair_of_scales_are_translated() {
-    let stage = Stage::new();
+fn windows_of_any_pair_of_scales_are_translated(family: Family) {
+    let stage = Stage::new(family);
     // The client's, the router's own, and the instance's. This kernel's smallest is 7.
     let triples = [(7, 10, 10), (10, 10, 7), (9, 10, 10), (7, 9, 14), (14, 7, 9), (10, 7, 10)];
     for (client, router, instance) in triples {
@@ -128,10 +135,8 @@ fn windows_of_any_pair_of_scales_are_translated() {
     stage.assert_carried(2 * triples.len() as u64);
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_side_without_window_scaling_is_served_by_shifting() {
-    let stage = Stage::new();
+fn a_side_without_window_scaling_is_served_by_shifting(family: Family) {
+    let stage = Stage::new(family);
     for (client, instance) in [("0", "1"), ("1", "0"), ("0", "0")] {
         stage.set(&[(CLIENT, "tcp_window_scaling", client), (INSTANCE, "tcp_window_scaling", instance)]);
         for entry in Entry::OFFLOADING {
@@ -145,10 +150,8 @@ fn a_side_without_window_scaling_is_served_by_shifting() {
     stage.assert_carried(6);
 }
 
-#[test]
-#[ignore = "needs root"]
-fn what_a_client_does_not_offer_is_not_agreed_with_its_instance_either() {
-    let stage = Stage::new();
+fn what_a_client_does_not_offer_is_not_agreed_with_its_instance_either(family: Family) {
+    let stage = Stage::new(family);
     let mut connections = 0;
     for permille in [0, 20] {
         stage.scene.lose(permille);
@@ -167,10 +170,8 @@ fn what_a_client_does_not_offer_is_not_agreed_with_its_instance_either() {
     stage.assert_carried(connections);
 }
 
-#[test]
-#[ignore = "needs root"]
-fn an_instance_without_timestamps_or_sack_serves_clients_that_have_both() {
-    let stage = Stage::new();
+fn an_instance_without_timestamps_or_sack_serves_clients_that_have_both(family: Family) {
+    let stage = Stage::new(family);
     let mut connections = 0;
     for permille in [0, 20] {
         stage.scene.lose(permille);
@@ -192,11 +193,12 @@ fn an_instance_without_timestamps_or_sack_serves_clients_that_have_both() {
     stage.assert_carried(connections);
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_client_of_small_segments_is_sent_small_segments() {
-    let stage = Stage::new();
-    let route = "route change 10.77.1.0/24 dev eth0 src 10.77.1.2 advmss 536";
+fn a_client_of_small_segments_is_sent_small_segments(family: Family) {
+    let stage = Stage::new(family);
+    let route = match family {
+        Family::V4 => "route change 10.77.1.0/24 dev eth0 src 10.77.1.2 advmss 536",
+        Family::V6 => "-6 route change fd77:1::/64 dev eth0 proto kernel metric 256 advmss 536",
+    };
     let mut ip: Command = stage.scene.lab.command(CLIENT, "ip");
     assert!(ip.args(route.split(' ')).status().unwrap().success());
     for entry in Entry::OFFLOADING {
@@ -206,14 +208,12 @@ fn a_client_of_small_segments_is_sent_small_segments() {
     stage.assert_carried(2);
 }
 
-#[test]
-#[ignore = "needs root"]
-fn an_instance_that_acknowledges_late_receives_everything() {
+fn an_instance_that_acknowledges_late_receives_everything(family: Family) {
     const SMALL: usize = 1000;
-    let scene = Scene::with_backends(1);
+    let scene = Scene::over(family);
     let body = pattern(LENGTH + 20 * SMALL);
     let length = body.len();
-    let _peer = Peer::start(&scene.lab, 1, PEER_PORT, move |stream| peer::acknowledge_late(stream, length));
+    let _peer = scene.peer(move |stream| peer::acknowledge_late(stream, length));
     for permille in [0, 20] {
         scene.lose(permille);
         let delayed_before = counter(&scene.lab, INSTANCE, "DelayedACKs");

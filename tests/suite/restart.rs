@@ -9,13 +9,20 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use aya::maps::{Array, Map, MapData};
-use support::lab::Host;
+use support::lab::{Family, Host};
 use support::scene::{PEER_PORT, is_prefix};
 use support::{Connection, Curl, Entry, Peer, Scene, peer};
 
 const LENGTH: u64 = 200 << 20;
 /// Bytes a second: the transfers take some seconds, and the daemon dies in the middle of them.
 const RATE: &str = "32M";
+
+support::over_both_families! {
+    a_download_and_an_upload_outlive_the_daemon_and_are_the_next_one_s
+    a_thousand_kept_alive_connections_answer_before_during_and_after
+    a_request_that_is_lost_on_its_way_is_sent_again_though_the_daemon_is_dead
+    a_request_that_cannot_be_delivered_after_the_daemon_s_death_is_not_waited_for
+}
 
 /// A transfer in the background.
 struct Transfer {
@@ -33,14 +40,15 @@ impl Transfer {
 fn download(scene: &Scene, entry: Entry) -> Transfer {
     let arriving = scene.lab.state_dir().join(format!("received-{entry:?}"));
     let curl = Curl::for_files(&scene.lab).arg("--limit-rate").arg(RATE);
-    let (url, file) = (entry.url("/files/200m"), arriving.clone());
+    let (url, file) = (scene.url(entry, "/files/200m"), arriving.clone());
     Transfer { arriving, curl: thread::spawn(move || curl.download(url, &file)) }
 }
 
 fn upload(scene: &Scene, entry: Entry) -> Transfer {
     let arriving = scene.lab.host_dir(Host::Backend(1)).join(format!("upload/{entry:?}"));
     let curl = Curl::for_files(&scene.lab).arg("--limit-rate").arg(RATE);
-    let (url, file) = (entry.url(&format!("/upload/{entry:?}")), scene.lab.state_dir().join("files/200m"));
+    let (url, file) =
+        (scene.url(entry, &format!("/upload/{entry:?}")), scene.lab.state_dir().join("files/200m"));
     Transfer { arriving, curl: thread::spawn(move || curl.upload(&file, url)) }
 }
 
@@ -60,10 +68,8 @@ fn flows(scene: &Scene) -> Vec<(String, String, u64)> {
     flows
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_download_and_an_upload_outlive_the_daemon_and_are_the_next_one_s() {
-    let mut scene = Scene::with_backends(1);
+fn a_download_and_an_upload_outlive_the_daemon_and_are_the_next_one_s(family: Family) {
+    let mut scene = Scene::over(family);
     let original = scene.lab.state_dir().join("files/200m");
     let began = Instant::now();
     let transfers: Vec<Transfer> = Entry::OFFLOADING
@@ -105,10 +111,8 @@ fn a_download_and_an_upload_outlive_the_daemon_and_are_the_next_one_s() {
     scene.assert_no_segment_was_spoiled();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_thousand_kept_alive_connections_answer_before_during_and_after() {
-    let mut scene = Scene::with_settings(2, "source_ports = \"20000-20999\"", &[]);
+fn a_thousand_kept_alive_connections_answer_before_during_and_after(family: Family) {
+    let mut scene = Scene::over_with(family, 2, "source_ports = \"20000-20999\"");
     let mut connections: Vec<Connection> = (0..1000).map(|_| scene.connect(Entry::Handoff)).collect();
     let all_answer = |connections: &mut Vec<Connection>, when: &str| {
         let began = Instant::now();
@@ -286,17 +290,15 @@ fn no_handed_off_connection_breaks_when_the_daemon_is_killed_again_and_again_in_
 /// A connection whose head is in custody: it is lost on its way to the instance, however often our socket repeats it.
 fn send_in_vain(scene: &Scene) -> Connection {
     // The handshake passes.
-    scene.lab.discard(Host::Backend(1), "ip length > 100").unwrap();
+    scene.lab.discard(Host::Backend(1), "meta l4proto tcp meta length > 100").unwrap();
     let mut connection = scene.connect(Entry::Handoff);
     connection.send("GET /whoami HTTP/1.1\r\nHost: lab\r\n\r\n").unwrap();
     assert_eq!(scene.flow_of(&connection)["state"], "custody");
     connection
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_request_that_is_lost_on_its_way_is_sent_again_though_the_daemon_is_dead() {
-    let mut scene = Scene::with_backends(1);
+fn a_request_that_is_lost_on_its_way_is_sent_again_though_the_daemon_is_dead(family: Family) {
+    let mut scene = Scene::over(family);
     let mut connection = send_in_vain(&scene);
     scene.router.kill();
     scene.lab.lose(Host::Backend(1), 0).unwrap();
@@ -310,10 +312,8 @@ fn a_request_that_is_lost_on_its_way_is_sent_again_though_the_daemon_is_dead() {
     scene.comes_to_rest();
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_request_that_cannot_be_delivered_after_the_daemon_s_death_is_not_waited_for() {
-    let mut scene = Scene::with_backends(1);
+fn a_request_that_cannot_be_delivered_after_the_daemon_s_death_is_not_waited_for(family: Family) {
+    let mut scene = Scene::over(family);
     let mut connection = send_in_vain(&scene);
     scene.router.kill();
     scene.router.restart();

@@ -1,6 +1,8 @@
 //! The loaded kernel programs by themselves: tables to fill, and frames to run through (BPF_PROG_TEST_RUN). Nothing is attached unless asked for.
 
 use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -11,7 +13,7 @@ use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use router::flows::kernel::OBJECT;
 use router_common::abi::flow::Flow;
-use router_common::abi::key::{FlowKey, FlowRef};
+use router_common::abi::key::{FlowKey, FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
 use router_common::path::memory::MemoryFlows;
@@ -50,8 +52,10 @@ pub struct Ran {
 
 /// The programs with maps of their own.
 pub struct Datapath {
-    keys: RefCell<HashMap<MapData, FlowKey, FlowRef>>,
-    syn_options: RefCell<HashMap<MapData, FlowKey, u32>>,
+    keys: RefCell<HashMap<MapData, FlowKeyV4, FlowRef>>,
+    keys6: RefCell<HashMap<MapData, FlowKeyV6, FlowRef>>,
+    syn_options: RefCell<HashMap<MapData, FlowKeyV4, u32>>,
+    syn_options6: RefCell<HashMap<MapData, FlowKeyV6, u32>>,
     flows: RefCell<Array<MapData, FlowBytes>>,
     next_hops: RefCell<Array<MapData, NextHopBytes>>,
     packets: PerCpuArray<MapData, u64>,
@@ -80,7 +84,9 @@ impl Datapath {
         let mut take = |name: &str| ebpf.take_map(name).ok_or_else(|| anyhow!("no map {name}"));
         Ok(Self {
             keys: RefCell::new(take("KEYS")?.try_into()?),
+            keys6: RefCell::new(take("KEYS6")?.try_into()?),
             syn_options: RefCell::new(take("SYN_OPTIONS")?.try_into()?),
+            syn_options6: RefCell::new(take("SYN_OPTIONS6")?.try_into()?),
             flows: RefCell::new(take("FLOWS")?.try_into()?),
             next_hops: RefCell::new(take("NEXT_HOPS")?.try_into()?),
             packets: take("PACKETS")?.try_into()?,
@@ -91,13 +97,17 @@ impl Datapath {
 
     /// Makes the maps hold what `table` holds.
     pub fn hold(&self, table: &MemoryFlows) -> Result<()> {
-        let mut keys = self.keys.borrow_mut();
-        let old: Vec<FlowKey> = keys.keys().collect::<Result<_, _>>()?;
-        for key in old {
-            keys.remove(&key)?;
+        for key in self.keys()? {
+            match key {
+                FlowKey::V4(key) => self.keys.borrow_mut().remove(&key)?,
+                FlowKey::V6(key) => self.keys6.borrow_mut().remove(&key)?,
+            }
         }
         for (key, value) in &*table.keys.borrow() {
-            keys.insert(key, value, 0)?;
+            match key {
+                FlowKey::V4(key) => self.keys.borrow_mut().insert(key, value, 0)?,
+                FlowKey::V6(key) => self.keys6.borrow_mut().insert(key, value, 0)?,
+            }
         }
         for (slot, flow) in table.flows.iter().enumerate() {
             // SAFETY: `Flow` is made of integers only, without padding.
@@ -114,7 +124,9 @@ impl Datapath {
 
     /// The keys that are there.
     pub fn keys(&self) -> Result<Vec<FlowKey>> {
-        Ok(self.keys.borrow().keys().collect::<Result<_, _>>()?)
+        let keys: Vec<FlowKeyV4> = self.keys.borrow().keys().collect::<Result<_, _>>()?;
+        let keys6: Vec<FlowKeyV6> = self.keys6.borrow().keys().collect::<Result<_, _>>()?;
+        Ok(keys.into_iter().map(FlowKey::V4).chain(keys6.into_iter().map(FlowKey::V6)).collect())
     }
 
     pub fn flow(&self, slot: u32) -> Result<Flow> {
@@ -125,7 +137,11 @@ impl Datapath {
 
     /// Names the options to erase from SYNs of this tuple.
     pub fn erase_syn_options(&self, key: FlowKey, options: u32) -> Result<()> {
-        Ok(self.syn_options.borrow_mut().insert(key, options, 0)?)
+        match key {
+            FlowKey::V4(key) => self.syn_options.borrow_mut().insert(key, options, 0)?,
+            FlowKey::V6(key) => self.syn_options6.borrow_mut().insert(key, options, 0)?,
+        }
+        Ok(())
     }
 
     /// Packets by reason, in the order of its numbers.
@@ -161,6 +177,35 @@ impl Datapath {
         self.run("router_ingress", frame, rounds)
     }
 
+    /// A frame arrives whose network card has summed up the whole packet (CHECKSUM_COMPLETE). Whether that sum is still right afterwards; `None` where
+    /// the kernel cannot tell (before 6.16).
+    pub fn ingress_keeps_the_card_s_sum(&self, frame: &[u8]) -> Result<Option<bool>> {
+        const BPF_PROG_TEST_RUN: libc::c_long = 10;
+        const BPF_F_TEST_SKB_CHECKSUM_COMPLETE: u32 = 1 << 2;
+        let program: &SchedClassifier =
+            self.ebpf.program("router_ingress").context("the program was loaded")?.try_into()?;
+        let mut out = vec![0; frame.len() + 64];
+        let attributes = TestRunAttributes {
+            program: program.fd()?.as_fd().as_raw_fd() as u32,
+            data_size_in: frame.len() as u32,
+            data_size_out: out.len() as u32,
+            data_in: frame.as_ptr() as u64,
+            data_out: out.as_mut_ptr() as u64,
+            flags: BPF_F_TEST_SKB_CHECKSUM_COMPLETE,
+            ..TestRunAttributes::default()
+        };
+        // SAFETY: the attributes are as long as said, and both buffers outlive the call.
+        let result = unsafe {
+            libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw const attributes, size_of_val(&attributes))
+        };
+        match (result, io::Error::last_os_error()) {
+            (0, _) => Ok(Some(true)),
+            (_, error) if error.raw_os_error() == Some(libc::EBADMSG) => Ok(Some(false)),
+            (_, error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            (_, error) => Err(error).context("cannot run a frame through the program"),
+        }
+    }
+
     fn run(&self, program: &str, frame: &[u8], rounds: u32) -> Result<Ran> {
         let program: &SchedClassifier =
             self.ebpf.program(program).context("the program was loaded")?.try_into()?;
@@ -177,6 +222,28 @@ impl Datapath {
         out.truncate(result.data_size_out as usize);
         Ok(Ran { action: result.return_value as i32, frame: out, duration: result.duration })
     }
+}
+
+/// The part of the kernel's `union bpf_attr` for BPF_PROG_TEST_RUN.
+#[repr(C)]
+#[derive(Default)]
+struct TestRunAttributes {
+    program: u32,
+    result: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_size_in: u32,
+    context_size_out: u32,
+    context_in: u64,
+    context_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    reserved: u32,
 }
 
 /// What the programs read as the time, in ns: CLOCK_MONOTONIC, and the same as of the last tick.

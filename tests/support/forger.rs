@@ -1,7 +1,7 @@
 //! Segments that no kernel has sent: with any numbers and flags, in the name of a live connection.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 
 use etherparse::PacketBuilder;
@@ -55,8 +55,8 @@ pub fn numbers(stream: &TcpStream) -> io::Result<Numbers> {
 #[derive(Debug)]
 pub struct Forger {
     socket: Socket,
-    source: SocketAddrV4,
-    destination: SocketAddrV4,
+    source: SocketAddr,
+    destination: SocketAddr,
 }
 
 /// A segment to forge. The window is 500, and there are no options.
@@ -71,23 +71,21 @@ pub struct Segment<'a> {
 impl Forger {
     /// Segments will leave `host` as if a socket with the address `source` had sent them.
     pub fn new(lab: &Lab, host: Host, source: SocketAddr, destination: SocketAddr) -> Self {
-        let (SocketAddr::V4(source), SocketAddr::V4(destination)) = (source, destination) else {
-            panic!("flows are IPv4");
+        // The kernel adds the IPv4 header's checksum and nothing else.
+        let raw = || {
+            Socket::new(Domain::for_address(destination), Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))
         };
-        // The kernel adds the IP header's checksum and nothing else.
-        let raw = || Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)));
         let socket = lab.inside(host, raw).expect("the lab is up").expect("root may forge");
         Self { socket, source, destination }
     }
 
     pub fn send(&self, segment: Segment<'_>) {
-        let (from, to) = (self.source.ip().octets(), self.destination.ip().octets());
-        let mut builder = PacketBuilder::ipv4(from, to, 64).tcp(
-            self.source.port(),
-            self.destination.port(),
-            segment.seq,
-            500,
-        );
+        let ip = match (self.source.ip(), self.destination.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), 64),
+            (IpAddr::V6(from), IpAddr::V6(to)) => PacketBuilder::ipv6(from.octets(), to.octets(), 64),
+            _ => panic!("a packet has one family"),
+        };
+        let mut builder = ip.tcp(self.source.port(), self.destination.port(), segment.seq, 500);
         let has = |flag| segment.flags & flag != 0;
         if has(FIN) {
             builder = builder.fin();
@@ -103,7 +101,7 @@ impl Forger {
         }
         let mut packet = Vec::new();
         builder.write(&mut packet, segment.payload).expect("memory takes it");
-        let to = SockAddr::from(SocketAddrV4::new(Ipv4Addr::from(to), 0));
+        let to = SockAddr::from(SocketAddr::new(self.destination.ip(), 0));
         self.socket.send_to(&packet, &to).expect("a raw socket sends");
     }
 }

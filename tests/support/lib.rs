@@ -16,6 +16,7 @@ pub mod scene;
 pub mod tcp;
 mod test_lab;
 pub mod unix;
+mod unruly;
 mod watchdog;
 
 pub use connection::Connection;
@@ -26,3 +27,30 @@ pub use peer::Peer;
 pub use router::Router;
 pub use scene::{Entry, Scene};
 pub use test_lab::TestLab;
+pub use unruly::UnrulyCable;
+
+/// Tells each of these stories over IPv4 and over IPv6.
+#[macro_export]
+macro_rules! over_both_families {
+    ($($story:ident)*) => {
+        mod over_ipv4 {
+            $(
+                #[test]
+                #[ignore = "needs root"]
+                fn $story() {
+                    super::$story($crate::lab::Family::V4);
+                }
+            )*
+        }
+
+        mod over_ipv6 {
+            $(
+                #[test]
+                #[ignore = "needs root"]
+                fn $story() {
+                    super::$story($crate::lab::Family::V6);
+                }
+            )*
+        }
+    };
+}

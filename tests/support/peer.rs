@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::lab::{Host, Lab};
+use crate::lab::{Family, Host, Lab};
 
 /// Serves each connection in a thread of its own until dropped.
 #[derive(Debug)]
@@ -22,14 +22,25 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Listens on `port` of a backend. An error of `serve` ends its connection only: many stories end in one.
+    /// Listens on `port` of a backend's IPv4 address. An error of `serve` ends its connection only: many stories end in one.
     pub fn start(
         lab: &Lab,
         backend: u8,
         port: u16,
         serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
-        let address = SocketAddr::new(lab.backend_address(backend), port);
+        Self::start_over(Family::V4, lab, backend, port, serve)
+    }
+
+    /// The same, on its address of this family.
+    pub fn start_over(
+        family: Family,
+        lab: &Lab,
+        backend: u8,
+        port: u16,
+        serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let address = SocketAddr::new(family.address(Host::Backend(backend)), port);
         let listener = lab.inside(Host::Backend(backend), || TcpListener::bind(address));
         let listener = listener.expect("the lab is up").expect("the port is free");
         // Accepts at once, and looks from time to time whether it is still wanted.

@@ -37,7 +37,7 @@ state_dir = "{state}"
 
 [datapath]
 interfaces = ["client", "backends"]
-source_addresses = ["10.77.2.1"]
+source_addresses = ["10.77.2.1", "fd77:2::1"]
 pin_dir = "{pins}"
 {datapath}
 

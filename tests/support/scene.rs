@@ -2,15 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::counters::{checksum_errors, paws_drops};
-use crate::lab::{Host, VIP};
-use crate::{Connection, Router, TestLab, router};
+use crate::lab::{Family, Host};
+use crate::{Connection, Peer, Router, TestLab, router};
 
 /// A listener of the scene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,15 +27,21 @@ impl Entry {
     /// Those whose connections become flows.
     pub const OFFLOADING: [Self; 2] = [Self::Handoff, Self::Auto];
 
+    /// Of a scene over IPv4.
     pub fn address(self) -> SocketAddr {
+        self.address_over(Family::V4)
+    }
+
+    fn address_over(self, family: Family) -> SocketAddr {
         let port = match self {
             Self::Handoff => 80,
             Self::Auto => 81,
             Self::Relay => 82,
         };
-        SocketAddr::new(VIP.into(), port)
+        SocketAddr::new(family.vip(), port)
     }
 
+    /// Of a scene over IPv4.
     pub fn url(self, path: &str) -> String {
         format!("http://{}{path}", self.address())
     }
@@ -50,6 +56,8 @@ pub struct Scene {
     // Ends before its lab does.
     pub router: Router,
     pub lab: TestLab,
+    /// Of listeners and instances.
+    pub family: Family,
 }
 
 impl Scene {
@@ -63,15 +71,49 @@ impl Scene {
         Self::in_lab(TestLab::with_backends(backends), datapath, "", arguments)
     }
 
+    /// A lab with one backend, and the router in it, over this family.
+    pub fn over(family: Family) -> Self {
+        Self::built(family, TestLab::with_backends(1), ("", ""), &[])
+    }
+
+    /// The same with more backends; `datapath` are further lines of that table.
+    pub fn over_with(family: Family, backends: u8, datapath: &str) -> Self {
+        Self::over_in(family, TestLab::with_backends(backends), datapath)
+    }
+
+    /// The same in a lab that a story has prepared.
+    pub fn over_in(family: Family, lab: TestLab, datapath: &str) -> Self {
+        Self::built(family, lab, (datapath, ""), &[])
+    }
+
     /// In a lab that a story has prepared; `check` is a line of the pool `nginx`.
     pub fn in_lab(lab: TestLab, datapath: &str, check: &str, arguments: &[&str]) -> Self {
-        let configuration = router::configuration(&lab, "", datapath, &rest(lab.backends(), check));
+        Self::built(Family::V4, lab, (datapath, check), arguments)
+    }
+
+    fn built(family: Family, lab: TestLab, (datapath, check): (&str, &str), arguments: &[&str]) -> Self {
+        let rest = rest(family, lab.backends(), check);
+        let configuration = router::configuration(&lab, "", datapath, &rest);
         let router = Router::start_with(&lab, &configuration, arguments);
-        Self { router, lab }
+        Self { router, lab, family }
+    }
+
+    pub fn address(&self, entry: Entry) -> SocketAddr {
+        entry.address_over(self.family)
+    }
+
+    pub fn url(&self, entry: Entry, path: &str) -> String {
+        format!("http://{}{path}", self.address(entry))
     }
 
     pub fn connect(&self, entry: Entry) -> Connection {
-        Connection::open(&self.lab, Host::Client, &entry.address().to_string()).expect("the router accepts")
+        Connection::open(&self.lab, Host::Client, &self.address(entry).to_string())
+            .expect("the router accepts")
+    }
+
+    /// Starts the instance of the pool `peer`.
+    pub fn peer(&self, serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> Peer {
+        Peer::start_over(self.family, &self.lab, 1, PEER_PORT, serve)
     }
 
     /// The flows that the router shows, with one client's address or all.
@@ -148,28 +190,27 @@ impl Scene {
     }
 }
 
-fn rest(backends: u8, check: &str) -> String {
+fn rest(family: Family, backends: u8, check: &str) -> String {
     let mut text = String::new();
     for (entry, name) in [(Entry::Handoff, "handoff"), (Entry::Auto, "auto"), (Entry::Relay, "relay")] {
-        let address = entry.address();
+        let address = entry.address_over(family);
         text.push_str(&format!(
             "[[listener]]\nname = \"{name}\"\naddress = \"{address}\"\noffload = \"{name}\"\n\n"
         ));
     }
     text.push_str(&format!("[[pool]]\nname = \"nginx\"\n{check}\n\n"));
     for number in 1..=backends {
-        let last = 10 + number;
-        text.push_str(&format!(
-            "[[pool.instance]]\nname = \"nginx{number}\"\naddress = \"10.77.2.{last}:80\"\n\n"
-        ));
+        let address = SocketAddr::new(family.address(Host::Backend(number)), 80);
+        text.push_str(&format!("[[pool.instance]]\nname = \"nginx{number}\"\naddress = \"{address}\"\n\n"));
     }
+    let peer = SocketAddr::new(family.address(Host::Backend(1)), PEER_PORT);
     text.push_str(&format!(
         r#"[[pool]]
 name = "peer"
 
 [[pool.instance]]
 name = "peer1"
-address = "10.77.2.11:{PEER_PORT}"
+address = "{peer}"
 
 [[rule]]
 name = "peer"

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use anyhow::{Result, bail};
 use clap::Subcommand;
 
-use crate::topology::{DEFAULT_NAME, Host, Lab, VIP, address};
+use crate::topology::{DEFAULT_NAME, Family, Host, Lab};
 use crate::{setup, workspace};
 
 #[derive(Debug, Subcommand)]
@@ -44,10 +44,13 @@ pub fn run(action: Action) -> Result<()> {
 }
 
 fn print_hosts(lab: &Lab) {
-    println!("client    {}", address(Host::Client));
-    println!("gateway   {} (VIP {VIP}), 10.77.2.1 towards the backends", address(Host::Gateway));
+    let both = |host| Family::BOTH.map(|family| family.address(host).to_string()).join(", ");
+    let [vips, sources] =
+        [Family::vip, Family::source].map(|of| Family::BOTH.map(|family| of(family).to_string()).join(", "));
+    println!("client    {}", both(Host::Client));
+    println!("gateway   {} (VIPs {vips}); {sources} towards the backends", both(Host::Gateway));
     for number in 1..=lab.backends() {
-        println!("{:<9} {}", format!("backend{number}"), lab.backend_address(number));
+        println!("{:<9} {}", format!("backend{number}"), both(Host::Backend(number)));
     }
     println!("try: cargo xtask lab exec client -- curl -s http://{}/whoami", lab.backend_address(1));
 }

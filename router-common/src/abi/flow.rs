@@ -21,6 +21,8 @@ pub const FLAG_DIRECT: u32 = 1 << 1;
 pub const FLAG_TIMESTAMPS: u32 = 1 << 2;
 /// The other leg did not negotiate timestamps: the sender's are replaced by NOPs.
 pub const FLAG_ERASE_TIMESTAMPS: u32 = 1 << 3;
+/// Both legs are IPv6; clear where both are IPv4.
+pub const FLAG_IPV6: u32 = 1 << 4;
 
 /// How the packets of one sender become packets of the other leg. Written by the daemon.
 #[repr(C, align(64))]
@@ -42,7 +44,7 @@ pub struct Translation {
     pub seq_cut: Shared32,
     /// Our socket's timestamp clock on the other leg minus the monotonic clock, in ms.
     pub clock_offset: Shared32,
-    /// Ones' complement difference between new and old addresses, for the IP and pseudo-header checksums.
+    /// Ones' complement difference between new and old addresses, for the pseudo-header's checksum and that of IPv4 headers.
     pub address_diff: Shared32,
     /// Index of the next hop.
     pub next_hop: Shared32,

@@ -5,6 +5,10 @@
 
 use super::shared::Shared32;
 
+/// Address families, by Linux's numbers.
+pub const AF_INET: u32 = 2;
+pub const AF_INET6: u32 = 10;
+
 /// One neighbour on one interface. Written by the daemon only.
 ///
 /// An update of the addresses is not atomic: the daemon clears `resolved` first, writes, and sets it again.
@@ -15,10 +19,12 @@ pub struct NextHop {
     pub interface: Shared32,
     /// 1 when the two link-layer addresses may be used; 0 leaves resolution to the kernel.
     pub resolved: Shared32,
-    /// IPv4 address of the neighbour, network byte order.
-    pub address: Shared32,
+    /// `AF_*` of `address`, which need not be that of the packets: IPv4 may be routed through an IPv6 neighbour (RFC 8950).
+    pub family: Shared32,
+    /// Address of the neighbour, network byte order; IPv4 uses the first word.
+    pub address: [Shared32; 4],
     /// Destination and source Ethernet addresses, in the order of the Ethernet header.
     pub ethernet: [Shared32; 3],
 }
 
-const _: () = assert!(size_of::<NextHop>() == 24);
+const _: () = assert!(size_of::<NextHop>() == 40);

@@ -41,8 +41,8 @@ reasons! {
         Forwarded = "forwarded",
         /// No flow has this tuple; the stack decides.
         NoFlow = "no_flow",
-        /// Not an IPv4 packet.
-        NotIpv4 = "not_ipv4",
+        /// Neither IPv4 nor IPv6.
+        NotIp = "not_ip",
         /// Not TCP.
         NotTcp = "not_tcp",
         /// Shorter than its headers say.
@@ -73,6 +73,8 @@ reasons! {
         VlanTagged = "vlan_tagged",
         /// A TCP segment in a frame that is not addressed to this host alone: overheard, or sent to a group.
         OtherHost = "other_host",
+        /// An IPv6 packet with an extension header, other than that of a fragment, before TCP.
+        ExtensionHeader = "extension_header",
     }
 }
 
@@ -101,7 +103,7 @@ reasons! {
         Window = "window",
         /// No route or next hop towards a peer is known.
         NoRoute = "no_route",
-        /// The packet path does not carry this address family.
+        /// One leg is IPv4 and the other IPv6: packets cannot be translated between them.
         Family = "family",
         /// The kernel refused access to socket state.
         SocketState = "socket_state",
@@ -111,6 +113,8 @@ reasons! {
         NotAttached = "not_attached",
         /// The listener says `once_only = false`: every request is routed, so every byte passes through user space.
         PerRequest = "per_request",
+        /// An end has a link-local address, which means nothing without its interface.
+        LinkLocal = "link_local",
     }
 }
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::vec::Vec;
 
 use super::options::Scratch;
-use super::ports::{Clock, Flows, Packet};
+use super::ports::{Clock, Flows, Keys, Packet, UnwantedOptionsOf};
 use crate::abi::flow::Flow;
-use crate::abi::key::{FlowKey, FlowRef};
+use crate::abi::key::{FlowKey, FlowKeyV4, FlowKeyV6, FlowRef};
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
 use crate::wire::Wire;
@@ -78,7 +78,8 @@ impl Packet for Frame {
         }
     }
 
-    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff) -> bool {
+    /// Nobody has summed up the whole packet.
+    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, _header: Option<Diff>) -> bool {
         let Some(place) = self.0.get_mut(offset..offset + 2) else { return false };
         let both = rest.apply(pseudo.apply(u16::from_ne_bytes([place[0], place[1]])));
         place.copy_from_slice(&both.to_ne_bytes());
@@ -95,10 +96,6 @@ pub struct MemoryFlows {
 }
 
 impl Flows for MemoryFlows {
-    fn find(&self, key: &FlowKey) -> Option<FlowRef> {
-        self.keys.borrow().get(key).copied()
-    }
-
     fn flow(&self, slot: u32) -> Option<&Flow> {
         self.flows.get(slot as usize)
     }
@@ -106,9 +103,31 @@ impl Flows for MemoryFlows {
     fn next_hop(&self, index: u32) -> Option<&NextHop> {
         self.next_hops.get(index as usize)
     }
+}
 
-    fn forget(&self, key: &FlowKey) {
-        self.keys.borrow_mut().remove(key);
+impl<K: Copy + Into<FlowKey>> Keys<K> for MemoryFlows {
+    fn find(&self, key: &K) -> Option<FlowRef> {
+        self.keys.borrow().get(&(*key).into()).copied()
+    }
+
+    fn forget(&self, key: &K) {
+        self.keys.borrow_mut().remove(&(*key).into());
+    }
+}
+
+/// The same options are unwanted for every tuple, or for none.
+#[derive(Clone, Copy, Debug)]
+pub struct UnwantedEverywhere(pub Option<u32>);
+
+impl UnwantedOptionsOf<FlowKeyV4> for UnwantedEverywhere {
+    fn unwanted(&self, _: &FlowKeyV4) -> Option<u32> {
+        self.0
+    }
+}
+
+impl UnwantedOptionsOf<FlowKeyV6> for UnwantedEverywhere {
+    fn unwanted(&self, _: &FlowKeyV6) -> Option<u32> {
+        self.0
     }
 }
 

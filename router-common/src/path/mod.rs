@@ -1,13 +1,14 @@
 //! THE PACKET'S ROUTE: `parse → flow lookup → custody → translate → account → forward`. Read this file top to bottom.
 //!
 //! The functions are generic over the narrow traits of [`ports`], so that the kernel programs and the host tests run the
-//! same code. Two rules hold throughout:
+//! same code, and over the [`Family`], so that IPv4 and IPv6 do. Two rules hold throughout:
 //!
 //! - A packet is not changed until every check has passed: what goes up to the stack leaves byte-identical.
 //! - Every verdict has a [`PacketReason`], and the entry point counts it.
 
 pub mod account;
 pub mod custody;
+pub mod family;
 pub mod forward;
 #[cfg(feature = "user")]
 pub mod memory;
@@ -19,9 +20,12 @@ pub mod stray_ending;
 pub mod syn_options;
 pub mod translate;
 
-use crate::abi::flow::FLAG_LIVE;
 use crate::abi::reason::PacketReason;
-use ports::{Clock, Flows, Packet};
+use crate::wire::ipv4::Ipv4;
+use crate::wire::ipv6::Ipv6;
+use family::Family;
+use parse::Version;
+use ports::{Clock, Flows, Keys, Packet};
 
 /// What the entry point shall do with the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +37,10 @@ pub enum Verdict {
     Redirect {
         interface: u32,
     },
-    /// Send it out by this interface and let the kernel find the link-layer address of `address` (network byte order).
+    /// Send it out by this interface and let the kernel find the link-layer address of the neighbour, which is the next hop of this index.
     Resolve {
         interface: u32,
-        address: u32,
+        next_hop: u32,
     },
 }
 
@@ -53,22 +57,35 @@ impl Verdict {
 /// Carries one received packet.
 #[inline(always)]
 pub fn carry<P: Packet, F: Flows, C: Clock>(packet: &mut P, flows: &F, clock: &C) -> Verdict {
-    let segment = match parse::arrived(packet) {
-        Ok(segment) => segment,
+    match parse::arriving(packet) {
+        Ok(Version::V4) => carry_as::<Ipv4, P, F, C>(packet, flows, clock),
+        Ok(Version::V6) => carry_as::<Ipv6, P, F, C>(packet, flows, clock),
+        Err(reason) => Verdict::Pass(reason),
+    }
+}
+
+#[inline(always)]
+fn carry_as<I: Family, P: Packet, F: Flows + Keys<I::Key>, C: Clock>(
+    packet: &mut P,
+    flows: &F,
+    clock: &C,
+) -> Verdict {
+    let (key, segment) = match parse::arrived::<I, P>(packet) {
+        Ok(parsed) => parsed,
         Err(reason) => return Verdict::Pass(reason),
     };
-    let Some(found) = flows.find(&segment.key) else {
+    let Some(found) = flows.find(&key) else {
         return Verdict::Pass(PacketReason::NoFlow);
     };
     let Some(flow) = flows.flow(found.slot()) else {
         return Verdict::Pass(PacketReason::StaleSlot);
     };
     let passage = sequence::Passage::new(flow, found.side(), &segment);
-    if passage.traits & FLAG_LIVE == 0 {
+    if !passage.is_live_in::<I>() {
         return Verdict::Pass(PacketReason::StaleSlot);
     }
     if account::ended(&passage, &segment) {
-        flows.forget(&segment.key);
+        flows.forget(&key);
         return Verdict::Pass(PacketReason::TupleReused);
     }
     if let custody::Keeper::Ours(verdict) = custody::keeper(&passage, &segment) {
@@ -78,9 +95,9 @@ pub fn carry<P: Packet, F: Flows, C: Clock>(packet: &mut P, flows: &F, clock: &C
     let Some(next_hop) = flows.next_hop(passage.next_hop()) else {
         return Verdict::Pass(PacketReason::NextHopUnresolved);
     };
-    if let Err(verdict) = translate::translate(packet, &passage, &segment, next_hop, clock) {
+    if let Err(verdict) = translate::translate::<I, P, C>(packet, &passage, &segment, next_hop, clock) {
         return verdict;
     }
     account::translated(&passage, &segment, clock.coarse_now());
-    forward::forward(next_hop)
+    forward::forward(passage.next_hop(), next_hop)
 }

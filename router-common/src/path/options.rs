@@ -9,7 +9,7 @@
 //! what it reads from there, so all combinations are one.
 
 use super::Verdict;
-use super::parse::{Headers, Segment};
+use super::parse::Segment;
 use super::ports::{Clock, Packet};
 use super::sequence::Passage;
 use crate::abi::flow::{FLAG_ERASE_TIMESTAMPS, FLAG_TIMESTAMPS};
@@ -58,7 +58,7 @@ pub fn translate<P: Packet, C: Clock>(
 /// How many words the options have if they are in one of the usual layouts, else 0.
 #[inline(always)]
 fn words_at_front<P: Packet>(packet: &P, segment: &Segment) -> usize {
-    match packet.view::<Net32>(Headers::OPTIONS) {
+    match packet.view::<Net32>(segment.options_at) {
         Some(first) if first.raw() == NOP_NOP_TIMESTAMPS => {}
         _ => return 0,
     }
@@ -73,7 +73,7 @@ fn words_at_front<P: Packet>(packet: &P, segment: &Segment) -> usize {
         10 => 26,
         _ => return 0,
     };
-    match packet.view::<Net32>(Headers::OPTIONS + 4 * TIMESTAMPS_WORDS) {
+    match packet.view::<Net32>(segment.options_at + 4 * TIMESTAMPS_WORDS) {
         Some(word) if word.raw() == u32::from_ne_bytes([OPTION_NOP, OPTION_NOP, OPTION_SACK, sack_len]) => {
             words
         }
@@ -90,7 +90,7 @@ fn at_front<const WORDS: usize, P: Packet, C: Clock>(
     clock: &C,
     diff: &mut Diff,
 ) -> bool {
-    let Some(words) = packet.view_mut::<[Net32; WORDS]>(Headers::OPTIONS) else { return false };
+    let Some(words) = packet.view_mut::<[Net32; WORDS]>(segment.options_at) else { return false };
     if passage.has(FLAG_ERASE_TIMESTAMPS) {
         for word in &mut words[..TIMESTAMPS_WORDS] {
             replace(word, FOUR_NOPS, diff);
@@ -152,7 +152,7 @@ fn anywhere<P: Packet, C: Clock>(
     diff: &mut Diff,
 ) -> Result<(), Verdict> {
     const HALF_WRITTEN: Verdict = Verdict::Drop(PacketReason::WriteFailed);
-    let Some(scratch) = packet.load_options(Headers::OPTIONS, segment.options_len) else {
+    let Some(scratch) = packet.load_options(segment.options_at, segment.options_len) else {
         return Err(Verdict::Drop(PacketReason::Truncated));
     };
     locate(scratch);
@@ -162,14 +162,14 @@ fn anywhere<P: Packet, C: Clock>(
     if scratch.timestamps.get() != 0 {
         let at = scratch.timestamps.get() as usize;
         if passage.has(FLAG_ERASE_TIMESTAMPS) {
-            if !erase_timestamps(packet, scratch, diff) {
+            if !erase_timestamps(packet, segment, scratch, diff) {
                 return Err(HALF_WRITTEN);
             }
         } else if passage.has(FLAG_TIMESTAMPS) {
             let old = [scratch.word(at), scratch.word(at + 4)];
             let (value, echo) =
                 timestamps(passage, segment, u32::from_be(old[0]), u32::from_be(old[1]), clock);
-            if !replace_pair(packet, at, old, [value.to_be(), echo.to_be()], diff) {
+            if !replace_pair(packet, segment, at, old, [value.to_be(), echo.to_be()], diff) {
                 return Err(HALF_WRITTEN);
             }
         }
@@ -181,7 +181,7 @@ fn anywhere<P: Packet, C: Clock>(
         let at = scratch.sack.get() as usize + block * 8;
         let old = [scratch.word(at), scratch.word(at + 4)];
         let new = [passage.ack(u32::from_be(old[0])).to_be(), passage.ack(u32::from_be(old[1])).to_be()];
-        if !replace_pair(packet, at, old, new, diff) {
+        if !replace_pair(packet, segment, at, old, new, diff) {
             return Err(HALF_WRITTEN);
         }
     }
@@ -190,31 +190,48 @@ fn anywhere<P: Packet, C: Clock>(
 
 /// Two words as they lie in the packet, at an offset from the first option byte.
 #[inline(always)]
-fn replace_pair<P: Packet>(packet: &mut P, at: usize, old: [u32; 2], new: [u32; 2], diff: &mut Diff) -> bool {
+fn replace_pair<P: Packet>(
+    packet: &mut P,
+    segment: &Segment,
+    at: usize,
+    old: [u32; 2],
+    new: [u32; 2],
+    diff: &mut Diff,
+) -> bool {
     diff.replace_at(at, old[0], new[0]);
     diff.replace_at(at, old[1], new[1]);
     let [a, b] = new.map(u32::to_ne_bytes);
-    packet.store(Headers::OPTIONS + at, &[a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]])
+    packet.store(segment.options_at + at, &[a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]])
 }
 
 /// Replaces the located timestamps option by NOPs. Returns false where the packet refused the change.
 #[inline(always)]
-pub fn erase_timestamps<P: Packet>(packet: &mut P, scratch: &Scratch, diff: &mut Diff) -> bool {
+pub fn erase_timestamps<P: Packet>(
+    packet: &mut P,
+    segment: &Segment,
+    scratch: &Scratch,
+    diff: &mut Diff,
+) -> bool {
     let at = scratch.timestamps.get() as usize;
     let kind_and_len = u32::from_ne_bytes([OPTION_TIMESTAMPS, TIMESTAMPS_LEN, 0, 0]);
     diff.replace_at(at, kind_and_len, TWO_NOPS);
     diff.replace_at(at, scratch.word(at), FOUR_NOPS);
     diff.replace_at(at, scratch.word(at + 4), FOUR_NOPS);
-    packet.store(Headers::OPTIONS + at - 2, &[OPTION_NOP; TIMESTAMPS_LEN as usize])
+    packet.store(segment.options_at + at - 2, &[OPTION_NOP; TIMESTAMPS_LEN as usize])
 }
 
 /// Replaces the located SACK-permitted option by NOPs. Returns false where the packet refused the change.
 #[inline(always)]
-pub fn erase_sack_permitted<P: Packet>(packet: &mut P, scratch: &Scratch, diff: &mut Diff) -> bool {
+pub fn erase_sack_permitted<P: Packet>(
+    packet: &mut P,
+    segment: &Segment,
+    scratch: &Scratch,
+    diff: &mut Diff,
+) -> bool {
     // One more than the offset, so that 0 can stand for "absent".
     let at = scratch.sack_permitted.get() as usize - 1;
     diff.replace_at(at, u32::from_ne_bytes([OPTION_SACK_PERMITTED, 2, 0, 0]), TWO_NOPS);
-    packet.store(Headers::OPTIONS + at, &[OPTION_NOP; 2])
+    packet.store(segment.options_at + at, &[OPTION_NOP; 2])
 }
 
 /// A copy of a packet's option bytes, and what [`locate`] found in it. Offsets count from the first option byte; 0 stands for "absent".

@@ -1,43 +1,51 @@
 //! From bytes to a segment: which packets the path carries, and what it must know of them.
 
+use super::family::Family;
 use super::ports::Packet;
-use crate::abi::key::FlowKey;
 use crate::abi::reason::PacketReason;
 use crate::wire::Wire;
-use crate::wire::ethernet::{ETHERTYPE_IPV4, Ethernet};
-use crate::wire::ipv4::{Ipv4, PROTOCOL_TCP};
+use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet};
 use crate::wire::tcp::{ACK, FIN, RST, SYN, Tcp};
 
-/// The three headers of a packet that the path carries. IP options are not carried, so all offsets are constant.
+/// The three headers of a packet that the path carries. IP options and extension headers are not carried, so all offsets are constant.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Headers {
+pub struct Headers<I> {
     pub ethernet: Ethernet,
-    pub ip: Ipv4,
+    pub ip: I,
     pub tcp: Tcp,
 }
 
 // SAFETY: a sequence of `Wire` types.
-unsafe impl Wire for Headers {}
+unsafe impl<I: Wire> Wire for Headers<I> {}
 
-impl Headers {
-    pub const LEN: usize = Ethernet::LEN + Ipv4::LEN + Tcp::LEN;
-    pub const TCP_CHECKSUM: usize = Ethernet::LEN + Ipv4::LEN + 16;
+impl<I: Family> Headers<I> {
+    pub const LEN: usize = {
+        assert!(size_of::<Self>() == Ethernet::LEN + I::LEN + Tcp::LEN);
+        size_of::<Self>()
+    };
+    pub const TCP_CHECKSUM: usize = Ethernet::LEN + I::LEN + 16;
     /// Where TCP options begin.
     pub const OPTIONS: usize = Self::LEN;
 }
 
-const _: () = assert!(size_of::<Headers>() == Headers::LEN);
+/// Which version of IP a frame carries, as its Ethernet header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    V4,
+    V6,
+}
 
-/// What the later stations need to know of a packet. Numbers are in host byte order, the key as in the packet.
+/// What the later stations need to know of a packet. Numbers are in host byte order.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    pub key: FlowKey,
     pub seq: u32,
     pub ack: u32,
     pub flags: u8,
     /// As in the header, not scaled.
     pub window: u16,
+    /// Where TCP options begin in the frame; the same for all packets of a family.
+    pub options_at: usize,
     /// Bytes of TCP options: 0–40.
     pub options_len: usize,
     /// Bytes behind the TCP header.
@@ -67,70 +75,60 @@ impl Segment {
     }
 }
 
-/// The segment, if it has arrived for this host at this interface. Bytes alone do not tell: on a trunk, packets of other VLANs look the same, and a
-/// promiscuous interface overhears what is meant for others. The stack discards the latter, and gives the former to the VLAN's own interface.
+/// Which version of IP a received frame carries. Bytes alone do not tell that it has arrived at this interface: on a trunk, packets of other VLANs look
+/// the same, and the stack gives them to the VLAN's own interface.
 #[inline(always)]
-pub fn arrived<P: Packet>(packet: &P) -> Result<Segment, PacketReason> {
-    if packet.has_vlan_tag() {
-        return Err(PacketReason::VlanTagged);
-    }
-    // Broadcasts and multicasts are not for others: what they are is told first.
-    let segment = parse(packet)?;
-    if packet.is_for_this_host() { Ok(segment) } else { Err(PacketReason::OtherHost) }
+pub fn arriving<P: Packet>(packet: &P) -> Result<Version, PacketReason> {
+    if packet.has_vlan_tag() { Err(PacketReason::VlanTagged) } else { version(packet) }
 }
 
-/// Reads the headers. An error is the reason why the stack gets the packet.
+/// The segment in a received packet, if it has arrived for this host: a promiscuous interface overhears what is meant for others, which the stack
+/// discards.
 #[inline(always)]
-pub fn parse<P: Packet>(packet: &P) -> Result<Segment, PacketReason> {
+pub fn arrived<I: Family, P: Packet>(packet: &P) -> Result<(I::Key, Segment), PacketReason> {
+    // Broadcasts and multicasts are not for others: what they are is told first.
+    let parsed = parse::<I, P>(packet)?;
+    if packet.is_for_this_host() { Ok(parsed) } else { Err(PacketReason::OtherHost) }
+}
+
+/// Reads the Ethernet header. An error is the reason why the stack gets the packet.
+#[inline(always)]
+pub fn version<P: Packet>(packet: &P) -> Result<Version, PacketReason> {
+    const IPV4: u16 = ETHERTYPE_IPV4.to_be();
+    const IPV6: u16 = ETHERTYPE_IPV6.to_be();
     let ethernet: &Ethernet = packet.view(0).ok_or(PacketReason::Truncated)?;
-    if ethernet.ethertype.raw() != ETHERTYPE_IPV4.to_be() {
-        return Err(PacketReason::NotIpv4);
+    match ethernet.ethertype.raw() {
+        IPV4 => Ok(Version::V4),
+        IPV6 => Ok(Version::V6),
+        _ => Err(PacketReason::NotIp),
     }
-    let ip: &Ipv4 = packet.view(Ethernet::LEN).ok_or(PacketReason::Truncated)?;
-    if ip.version_ihl != Ipv4::VERSION_4_NO_OPTIONS {
-        return Err(PacketReason::IpOptions);
-    }
-    if ip.protocol != PROTOCOL_TCP {
-        return Err(PacketReason::NotTcp);
-    }
-    if ip.is_fragment() {
-        return Err(PacketReason::Fragment);
-    }
-    let Headers { ip, tcp, .. } = packet.view::<Headers>(0).ok_or(PacketReason::Truncated)?;
+}
+
+/// Reads the headers of a packet of this family. An error is the reason why the stack gets the packet.
+#[inline(always)]
+pub fn parse<I: Family, P: Packet>(packet: &P) -> Result<(I::Key, Segment), PacketReason> {
+    let ip: &I = packet.view(Ethernet::LEN).ok_or(PacketReason::Truncated)?;
+    ip.leads_to_tcp()?;
+    let Headers { ip, tcp, .. } = packet.view::<Headers<I>>(0).ok_or(PacketReason::Truncated)?;
     let available = packet.len() - Ethernet::LEN;
-    // A frame may be padded behind the datagram. Length 0 is a super-packet of more than 64 KiB ("BIG TCP").
-    let length = match ip.total_length.get() as usize {
-        0 if available > u16::MAX as usize => available,
-        length => length,
-    };
+    // A frame may be padded behind the datagram.
+    let length = ip.length(available);
     let header_len = tcp.header_len();
     if header_len < Tcp::LEN {
         return Err(PacketReason::BadTcpOptions);
     }
-    if length > available || length < Ipv4::LEN + header_len {
+    if length > available || length < I::LEN + header_len {
         return Err(PacketReason::Truncated);
     }
-    let ports = tcp.ports.raw();
-    let (source_port, destination_port) = if cfg!(target_endian = "little") {
-        (ports as u16, (ports >> 16) as u16)
-    } else {
-        ((ports >> 16) as u16, ports as u16)
-    };
-    Ok(Segment {
-        key: FlowKey {
-            source: ip.source.raw(),
-            destination: ip.destination.raw(),
-            source_port,
-            destination_port,
-            protocol: PROTOCOL_TCP,
-            zero: [0; 3],
-        },
+    let segment = Segment {
         seq: tcp.seq.get(),
         ack: tcp.ack.get(),
         flags: tcp.flags,
         window: tcp.window.get(),
+        options_at: Headers::<I>::OPTIONS,
         options_len: header_len - Tcp::LEN,
-        payload: (length - Ipv4::LEN - header_len) as u32,
+        payload: (length - I::LEN - header_len) as u32,
         length: length as u32,
-    })
+    };
+    Ok((ip.key(tcp.ports), segment))
 }

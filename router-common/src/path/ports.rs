@@ -3,7 +3,7 @@
 
 use super::options::Scratch;
 use crate::abi::flow::Flow;
-use crate::abi::key::{FlowKey, FlowRef};
+use crate::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
 use crate::wire::Wire;
@@ -38,19 +38,35 @@ pub trait Packet {
     /// Overwrites bytes at any offset. Returns false, with the packet unchanged, where that is impossible.
     fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool;
 
-    /// Corrects the TCP checksum at `offset`: `pseudo` is the change of the pseudo-header's sum, `rest` that of all
-    /// other bytes. They are apart because a packet whose checksum is left to the network card holds only the pseudo-header's sum.
-    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff) -> bool;
+    /// Corrects the TCP checksum at `offset`: `pseudo` is the change of the pseudo-header's sum, `rest` that of all other bytes that it
+    /// covers. They are apart because a packet whose checksum is left to the network card holds only the pseudo-header's sum. `header` is the change of an IP
+    /// header's sum that no header checksum balances: a network card may have summed up the whole packet.
+    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool;
 }
 
 /// The flow table.
-pub trait Flows {
-    fn find(&self, key: &FlowKey) -> Option<FlowRef>;
+pub trait Flows: Keys<FlowKeyV4> + Keys<FlowKeyV6> {
     fn flow(&self, slot: u32) -> Option<&Flow>;
     fn next_hop(&self, index: u32) -> Option<&NextHop>;
+}
+
+/// The keys of one family.
+pub trait Keys<K> {
+    fn find(&self, key: &K) -> Option<FlowRef>;
 
     /// Removes a key, so that the next packet of this tuple meets no flow.
-    fn forget(&self, key: &FlowKey);
+    fn forget(&self, key: &K);
+}
+
+/// What the daemon wants to be left out of SYNs.
+pub trait UnwantedOptions: UnwantedOptionsOf<FlowKeyV4> + UnwantedOptionsOf<FlowKeyV6> {}
+
+impl<T: UnwantedOptionsOf<FlowKeyV4> + UnwantedOptionsOf<FlowKeyV6>> UnwantedOptions for T {}
+
+/// The same for the keys of one family.
+pub trait UnwantedOptionsOf<K> {
+    /// `ERASE_*` of [`syn_options`](super::syn_options), if the tuple has been named.
+    fn unwanted(&self, key: &K) -> Option<u32>;
 }
 
 /// Monotonic time.

@@ -1,7 +1,8 @@
 //! The arithmetic between a flow's two sequence spaces, seen from one packet.
 
+use super::family::Family;
 use super::parse::Segment;
-use crate::abi::flow::{Flow, Progress, Translation};
+use crate::abi::flow::{FLAG_IPV6, FLAG_LIVE, Flow, Progress, Translation};
 use crate::abi::key::Side;
 
 /// One packet's way through its flow.
@@ -41,6 +42,12 @@ impl<'a> Passage<'a> {
             seq: segment.seq.wrapping_add(seq_delta),
             end: segment.end().wrapping_add(seq_delta),
         }
+    }
+
+    /// Whether the slot holds a flow of this family.
+    #[inline(always)]
+    pub fn is_live_in<I: Family>(&self) -> bool {
+        self.traits & (FLAG_LIVE | FLAG_IPV6) == I::LIVE
     }
 
     #[inline(always)]

@@ -4,6 +4,7 @@
 //! invalidates everything known about the packet.
 
 use super::Verdict;
+use super::family::Family;
 use super::options;
 use super::parse::{Headers, Segment};
 use super::ports::{Clock, Packet};
@@ -13,12 +14,9 @@ use crate::abi::reason::PacketReason;
 use crate::wire::checksum::Diff;
 use crate::wire::tcp::ACK;
 
-/// Both legs are connections of this host's own, so packets leave with a fresh time to live, as they did before the handoff.
-const TTL: u8 = 64;
-
 /// Rewrites all headers. An error is the verdict on a packet that could not be rewritten.
 #[inline(always)]
-pub fn translate<P: Packet, C: Clock>(
+pub fn translate<I: Family, P: Packet, C: Clock>(
     packet: &mut P,
     passage: &Passage<'_>,
     segment: &Segment,
@@ -30,20 +28,14 @@ pub fn translate<P: Packet, C: Clock>(
 
     let translation = passage.translation;
     let addresses = Diff::from_folded(translation.address_diff.get());
-    let Some(Headers { ethernet, ip, tcp }) = packet.view_mut::<Headers>(0) else {
+    let Some(Headers { ethernet, ip, tcp }) = packet.view_mut::<Headers<I>>(0) else {
         return Err(Verdict::Drop(PacketReason::WriteFailed));
     };
     for (word, new) in ethernet.addresses.iter_mut().zip(&next_hop.ethernet) {
         word.set_raw(new.get());
     }
 
-    let mut ip_diff = addresses;
-    ip_diff.replace16(u16::from_ne_bytes([ip.ttl, 0]), u16::from_ne_bytes([TTL, 0]));
-    ip.ttl = TTL;
-    ip.checksum.set_raw(ip_diff.apply(ip.checksum.raw()));
-    ip.source.set_raw(translation.source[0].get());
-    ip.destination.set_raw(translation.destination[0].get());
-
+    let header = ip.readdress(translation, addresses);
     let ports = translation.ports.get();
     rest.replace(tcp.ports.raw(), ports);
     tcp.ports.set_raw(ports);
@@ -59,7 +51,7 @@ pub fn translate<P: Packet, C: Clock>(
     rest.replace16(tcp.window.raw(), window);
     tcp.window.set_raw(window);
 
-    if packet.fix_tcp_checksum(Headers::TCP_CHECKSUM, addresses, rest) {
+    if packet.fix_tcp_checksum(Headers::<I>::TCP_CHECKSUM, addresses, rest, header) {
         Ok(())
     } else {
         Err(Verdict::Drop(PacketReason::WriteFailed))

@@ -3,6 +3,7 @@
 use super::{Net16, Net32, Wire};
 
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 
 /// Destination and source address are kept as three words, which is how the packet path replaces them.
 #[repr(C)]

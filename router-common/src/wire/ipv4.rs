@@ -2,8 +2,6 @@
 
 use super::{Net16, Net32, Wire};
 
-pub const PROTOCOL_TCP: u8 = 6;
-
 /// The fixed part of the header; the packet path translates packets without IP options only.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,11 @@
 pub mod checksum;
 pub mod ethernet;
 pub mod ipv4;
+pub mod ipv6;
 pub mod tcp;
+
+/// IANA's number for TCP, in IPv4's protocol and IPv6's next-header field.
+pub const PROTOCOL_TCP: u8 = 6;
 
 /// A type that may be laid over any bytes of a packet.
 ///

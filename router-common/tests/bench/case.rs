@@ -3,15 +3,20 @@
 //! Numbers that chance alone would hardly bring near one another, such as a segment and the cut that it straddles, are distances
 //! from landmarks. The landmarks themselves lie anywhere, so all arithmetic is seen to wrap.
 
+use std::net::{IpAddr, SocketAddr};
+
 use arbitrary::{Arbitrary, Unstructured};
 use router_common::abi::flow::{
-    FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Progress, Translation,
+    FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Progress, Translation,
 };
-use router_common::abi::key::{FlowKey, FlowRef, Side};
+use router_common::abi::key::{FlowRef, Side};
 use router_common::path::memory::MemoryFlows;
-use router_common::wire::checksum::{self, Diff};
+use router_common::wire::checksum;
 
-/// One flow, and packets that meet it one after the other.
+use super::ip::Ip;
+use super::{fill_addresses, key};
+
+/// One flow, and packets that meet it one after the other. Either version of IP may carry them.
 #[derive(Arbitrary, Clone, Debug)]
 pub struct Case {
     pub flow: FlowPlan,
@@ -80,9 +85,17 @@ struct SidePlan {
 
 impl FlowPlan {
     /// Client, VIP, source and instance. The senders are never the same, or two keys would be one.
-    fn ends(&self) -> [[u8; 6]; 4] {
+    fn ends(&self, ip: Ip) -> [SocketAddr; 4] {
         let prefixed = |first: u8, rest: &[u8; 5]| [first, rest[0], rest[1], rest[2], rest[3], rest[4]];
-        [prefixed(10, &self.client), self.vip, self.source, prefixed(172, &self.instance)]
+        let ends = [prefixed(10, &self.client), self.vip, self.source, prefixed(172, &self.instance)];
+        ends.map(|[a, b, c, d, high, low]| {
+            let address: IpAddr = match ip {
+                Ip::V4 => [a, b, c, d].into(),
+                // Words that differ, from the same four bytes.
+                Ip::V6 => [a, b, c, d, b ^ 0xff, c, d, a, c, d ^ 0x5a, a, b, d, a, b ^ 0x33, c ^ 0x81].into(),
+            };
+            SocketAddr::new(address, u16::from_be_bytes([high, low]))
+        })
     }
 
     fn sides(&self) -> [&SidePlan; 2] {
@@ -99,8 +112,8 @@ impl FlowPlan {
     }
 
     /// The flow in a table of its own, in slot 0.
-    pub fn table(&self) -> MemoryFlows {
-        let [client, vip, source, instance] = self.ends();
+    pub fn table(&self, ip: Ip) -> MemoryFlows {
+        let [client, vip, source, instance] = self.ends(ip);
         let flow = Flow::default();
         for (side, old, new) in [
             (Side::Client, [client, vip], [source, instance]),
@@ -108,14 +121,14 @@ impl FlowPlan {
         ] {
             let (own, acknowledged) = self.landmarks(side);
             let plan = self.sides()[side as usize];
-            plan.fill_translation(flow.translation(side), own, acknowledged);
+            plan.fill_translation(ip, flow.translation(side), own, acknowledged);
             plan.fill_progress(flow.progress(side), own, acknowledged);
             fill_addresses(flow.translation(side), old, new);
         }
         flow.translations[0].next_hop.set(super::TO_INSTANCE as u32);
         flow.translations[1].next_hop.set(super::TO_CLIENT as u32);
         let table =
-            MemoryFlows { flows: vec![flow], next_hops: super::next_hops(), ..MemoryFlows::default() };
+            MemoryFlows { flows: vec![flow], next_hops: super::next_hops(ip), ..MemoryFlows::default() };
         table.keys.borrow_mut().insert(key(client, vip), FlowRef::new(0, Side::Client));
         table.keys.borrow_mut().insert(key(instance, source), FlowRef::new(0, Side::Instance));
         table.next_hops[super::TO_INSTANCE].resolved.set(u32::from(!self.client_side.unresolved));
@@ -124,9 +137,9 @@ impl FlowPlan {
     }
 
     /// The flow that undoes this one: its client is where this one's packets to the instance go.
-    pub fn mirrored(&self) -> MemoryFlows {
-        let table = self.table();
-        let [client, vip, source, instance] = self.ends();
+    pub fn mirrored(&self, ip: Ip) -> MemoryFlows {
+        let table = self.table(ip);
+        let [client, vip, source, instance] = self.ends(ip);
         table.keys.borrow_mut().clear();
         table.keys.borrow_mut().insert(key(source, instance), FlowRef::new(0, Side::Client));
         table.keys.borrow_mut().insert(key(vip, client), FlowRef::new(0, Side::Instance));
@@ -142,12 +155,15 @@ impl FlowPlan {
 }
 
 impl SidePlan {
-    fn fill_translation(&self, translation: &Translation, own: u32, acknowledged: u32) {
+    fn fill_translation(&self, ip: Ip, translation: &Translation, own: u32, acknowledged: u32) {
         translation.seq_delta.set(self.seq_delta);
         translation.seq_cut.set(self.seq_cut.from(own));
         translation.ack_cut.set(self.ack_cut.from(acknowledged));
         translation.clock_offset.set(self.clock_offset);
         let mut flags = if self.flags >= 0xf8 { 0 } else { FLAG_LIVE };
+        if ip == Ip::V6 {
+            flags |= FLAG_IPV6;
+        }
         for (bit, flag) in [(1, FLAG_DIRECT), (2, FLAG_TIMESTAMPS), (4, FLAG_ERASE_TIMESTAMPS)] {
             if self.flags & bit != 0 {
                 flags |= flag;
@@ -165,31 +181,6 @@ impl SidePlan {
         progress.rst_seen.set(self.rst_seen.into());
         progress.timestamp_delta.set(self.timestamp_delta);
     }
-}
-
-fn word(bytes: &[u8]) -> u32 {
-    u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-}
-
-fn key(source: [u8; 6], destination: [u8; 6]) -> FlowKey {
-    FlowKey {
-        source: word(&source),
-        destination: word(&destination),
-        source_port: u16::from_ne_bytes([source[4], source[5]]),
-        destination_port: u16::from_ne_bytes([destination[4], destination[5]]),
-        protocol: 6,
-        zero: [0; 3],
-    }
-}
-
-fn fill_addresses(translation: &Translation, old: [[u8; 6]; 2], new: [[u8; 6]; 2]) {
-    translation.source[0].set(word(&new[0]));
-    translation.destination[0].set(word(&new[1]));
-    translation.ports.set(word(&[new[0][4], new[0][5], new[1][4], new[1][5]]));
-    let mut diff = Diff::default();
-    diff.replace(word(&old[0]), word(&new[0]));
-    diff.replace(word(&old[1]), word(&new[1]));
-    translation.address_diff.set(diff.fold());
 }
 
 /// A packet of the flow.
@@ -274,22 +265,51 @@ impl PacketPlan {
     }
 
     /// A valid frame of the flow, but for its options, which may be malformed.
-    pub fn frame(&self, flow: &FlowPlan) -> Vec<u8> {
-        let [client, vip, source, instance] = flow.ends();
+    pub fn frame(&self, ip: Ip, flow: &FlowPlan) -> Vec<u8> {
+        let [client, vip, source, instance] = flow.ends(ip);
         let (from, to) = if self.from_instance { (instance, source) } else { (client, vip) };
         let (own, acknowledged) = flow.landmarks(self.side());
         let options = self.options.bytes(acknowledged);
         let payload_len = self.payload.len();
-        let total_length = (40 + options.len() + payload_len) as u16;
+        let length = ip.length_to_write(ip.header() + 20 + options.len() + payload_len);
+        let [id_high, id_low] = self.identification.to_be_bytes();
 
         let mut frame = [super::OWN_MAC, super::CLIENT_MAC].concat();
-        frame.extend([8, 0, 0x45, self.tos]);
-        frame.extend(total_length.to_be_bytes());
-        frame.extend(self.identification.to_be_bytes());
-        frame.extend([if self.dont_fragment { 0x40 } else { 0 }, 0, self.ttl, 6, 0, 0]);
-        frame.extend(&from[..4]);
-        frame.extend(&to[..4]);
-        frame.extend([from[4], from[5], to[4], to[5]]);
+        frame.extend(ip.ethertype());
+        match ip {
+            Ip::V4 => {
+                frame.extend([0x45, self.tos]);
+                frame.extend(length);
+                frame.extend([
+                    id_high,
+                    id_low,
+                    if self.dont_fragment { 0x40 } else { 0 },
+                    0,
+                    self.ttl,
+                    6,
+                    0,
+                    0,
+                ]);
+            }
+            Ip::V6 => {
+                frame.extend([
+                    0x60 | self.tos >> 4,
+                    self.tos << 4 | self.reserved_bits & 15,
+                    id_high,
+                    id_low,
+                ]);
+                frame.extend(length);
+                frame.extend([6, self.ttl]);
+            }
+        }
+        for end in [from, to] {
+            match end.ip() {
+                IpAddr::V4(address) => frame.extend(address.octets()),
+                IpAddr::V6(address) => frame.extend(address.octets()),
+            }
+        }
+        frame.extend(from.port().to_be_bytes());
+        frame.extend(to.port().to_be_bytes());
         frame.extend(self.seq.from(own).to_be_bytes());
         frame.extend(self.ack.from(acknowledged).to_be_bytes());
         frame.extend([((5 + options.len() / 4) << 4) as u8 | self.reserved_bits & 15, self.flags]);
@@ -303,8 +323,8 @@ impl PacketPlan {
     }
 
     /// The frame with its oddity.
-    pub fn odd_frame(&self, flow: &FlowPlan) -> Vec<u8> {
-        let mut frame = self.frame(flow);
+    pub fn odd_frame(&self, ip: Ip, flow: &FlowPlan) -> Vec<u8> {
+        let mut frame = self.frame(ip, flow);
         match &self.oddity {
             Oddity::None => {}
             Oddity::TruncatedTo(len) => frame.truncate(usize::from(*len) % (frame.len() + 1)),
@@ -313,32 +333,72 @@ impl PacketPlan {
                 let at = usize::from(*at) % frame.len();
                 frame[at] = *value;
             }
-            Oddity::IpOptions(words) => {
-                let words = &words[..words.len().min(10)];
-                frame[14] += words.len() as u8;
-                frame.splice(34..34, words.iter().flat_map(|word| word.to_be_bytes()));
+            Oddity::IpOptions(words) => match ip {
+                Ip::V4 => insert_options(&mut frame, &words[..words.len().min(10)]),
+                Ip::V6 => insert_extension(&mut frame, words),
+            },
+            Oddity::Fragment(field) => match ip {
+                Ip::V4 => {
+                    frame[20..22].copy_from_slice(&field.to_be_bytes());
+                    set_header_checksum(&mut frame);
+                }
+                Ip::V6 => insert_fragment_header(&mut frame, *field),
+            },
+            Oddity::TotalLength(length) => frame[ip.length_field()].copy_from_slice(&length.to_be_bytes()),
+            Oddity::DataOffset(byte) => frame[ip.tcp() + 12] = *byte,
+            Oddity::TcpChecksum(checksum) => {
+                frame[ip.tcp() + 16..ip.tcp() + 18].copy_from_slice(&checksum.to_ne_bytes());
             }
-            Oddity::Fragment(field) => frame[20..22].copy_from_slice(&field.to_be_bytes()),
-            Oddity::TotalLength(length) => frame[16..18].copy_from_slice(&length.to_be_bytes()),
-            Oddity::DataOffset(byte) => frame[46] = *byte,
-            Oddity::TcpChecksum(checksum) => frame[50..52].copy_from_slice(&checksum.to_ne_bytes()),
             Oddity::Vlan(tag) => insert_tag(&mut frame, 0x8100, *tag),
             Oddity::DoubleVlan(inner, outer) => {
                 insert_tag(&mut frame, 0x8100, *inner);
                 insert_tag(&mut frame, 0x88a8, *outer);
             }
-            Oddity::OtherPort(port) => frame[34..36].copy_from_slice(&port.to_ne_bytes()),
+            Oddity::OtherPort(port) => {
+                frame[ip.tcp()..ip.tcp() + 2].copy_from_slice(&port.to_ne_bytes());
+            }
             Oddity::Garbage(bytes) => frame = bytes.clone(),
-        }
-        if matches!(self.oddity, Oddity::IpOptions(_) | Oddity::Fragment(_)) {
-            // Valid, but for what the path does not carry.
-            let end = 14 + usize::from(frame[14] & 15) * 4;
-            frame[24..26].fill(0);
-            let checksum = checksum::full(&frame[14..end], 0).to_ne_bytes();
-            frame[24..26].copy_from_slice(&checksum);
         }
         frame
     }
+}
+
+fn insert_options(frame: &mut Vec<u8>, words: &[u32]) {
+    frame[14] += words.len() as u8;
+    frame.splice(34..34, words.iter().flat_map(|word| word.to_be_bytes()));
+    set_header_checksum(frame);
+}
+
+/// Valid, but for what the path does not carry.
+fn set_header_checksum(frame: &mut [u8]) {
+    let end = 14 + usize::from(frame[14] & 15) * 4;
+    frame[24..26].fill(0);
+    let checksum = checksum::full(&frame[14..end], 0).to_ne_bytes();
+    frame[24..26].copy_from_slice(&checksum);
+}
+
+/// Before TCP, an extension header that holds these words; with none of them, none.
+fn insert_extension(frame: &mut Vec<u8>, words: &[u32]) {
+    let Some((kind, words)) = words.split_first() else { return };
+    let kind = [0, 43, 51, 60, 135, 139, 140][*kind as usize % 7];
+    let mut header = vec![6, 0];
+    header.extend(words.iter().take(64).flat_map(|word| word.to_be_bytes()));
+    header.resize(header.len().next_multiple_of(8), 0);
+    // In units of 8 bytes, the first not counted.
+    header[1] = (header.len() / 8 - 1) as u8;
+    insert_before_tcp(frame, kind, &header);
+}
+
+fn insert_fragment_header(frame: &mut Vec<u8>, field: u16) {
+    let [high, low] = field.to_be_bytes();
+    insert_before_tcp(frame, 44, &[6, 0, high, low, 1, 2, 3, 4]);
+}
+
+fn insert_before_tcp(frame: &mut Vec<u8>, kind: u8, header: &[u8]) {
+    frame[20] = kind;
+    frame.splice(54..54, header.iter().copied());
+    let length = Ip::V6.length_to_write(frame.len() - 14);
+    frame[Ip::V6.length_field()].copy_from_slice(&length);
 }
 
 fn insert_tag(frame: &mut Vec<u8>, protocol: u16, tag: u16) {

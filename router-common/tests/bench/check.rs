@@ -4,6 +4,7 @@ use router_common::abi::flow::{FLAG_DIRECT, Flow};
 use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
 use router_common::path::{self, Verdict};
 
+use super::ip::Ip;
 use super::model::{self, Marks, SLACK, before, not_behind};
 use super::{NOW, checksum_errors};
 
@@ -60,7 +61,8 @@ pub fn marks_moved_rightly(flow: &Flow, frame: &[u8], old: &[Marks; 2]) {
             assert!(not_behind(old[other].max_ack.wrapping_sub(own_delta), new[own].fin_end));
         }
         if new[own].rst_seen > old[own].rst_seen {
-            let seq = u32::from_be_bytes(frame[38..42].try_into().unwrap());
+            let at = Ip::of(frame).expect("it was carried").tcp() + 4;
+            let seq = u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
             let wanted_by_receiver = new[other].max_ack.wrapping_sub(own_delta);
             assert!(seq == old[own].max_seq || seq == wanted_by_receiver);
         }

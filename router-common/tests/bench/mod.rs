@@ -4,17 +4,21 @@
 
 pub mod case;
 pub mod check;
+pub mod ip;
 pub mod model;
 
 use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
 
-use router_common::abi::flow::{FLAG_DIRECT, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Translation};
-use router_common::abi::key::{FlowKey, FlowRef, Side};
-use router_common::abi::next_hop::NextHop;
+use router_common::abi::flow::{FLAG_DIRECT, FLAG_IPV6, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Translation};
+use router_common::abi::key::{FlowKey, FlowRef, Side, words_of};
+use router_common::abi::next_hop::{AF_INET, AF_INET6, NextHop};
 use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
 use router_common::path::{self, Verdict};
 use router_common::wire::checksum::{self, Diff};
 use router_common::wire::tcp::ACK;
+
+use ip::{Ends, Ip};
 
 pub const CLIENT_ISN_DELTA: u32 = 70_000;
 pub const INSTANCE_ISN_DELTA: u32 = 0xffff_f000;
@@ -27,14 +31,8 @@ pub const TO_INSTANCE_INTERFACE: u32 = 12;
 pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const INSTANCE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
-pub const HEADERS: usize = 54;
 /// The clock stands at 5 s.
 pub const NOW: u64 = 5_000_000_000;
-
-const CLIENT: &str = "10.77.1.2:40000";
-const VIP: &str = "10.77.1.10:80";
-const SOURCE: &str = "10.77.2.1:20000";
-const INSTANCE: &str = "10.77.2.11:80";
 
 /// Sees a table and the frame that it is about to meet.
 pub type Witness = Box<dyn Fn(&MemoryFlows, &[u8])>;
@@ -50,6 +48,7 @@ pub fn show_to(witness: Witness) {
 
 #[derive(Debug)]
 pub struct Bench {
+    pub ip: Ip,
     pub flows: MemoryFlows,
 }
 
@@ -62,19 +61,20 @@ pub struct Outcome {
 
 impl Bench {
     /// A flow whose sockets are closed.
-    pub fn direct() -> Self {
-        Self::with(FLAG_LIVE | FLAG_DIRECT | FLAG_TIMESTAMPS)
+    pub fn direct(ip: Ip) -> Self {
+        Self::with(ip, FLAG_LIVE | FLAG_DIRECT | FLAG_TIMESTAMPS)
     }
 
     /// A flow whose head is sent and not yet acknowledged.
-    pub fn in_custody() -> Self {
-        Self::with(FLAG_LIVE | FLAG_TIMESTAMPS)
+    pub fn in_custody(ip: Ip) -> Self {
+        Self::with(ip, FLAG_LIVE | FLAG_TIMESTAMPS)
     }
 
-    pub fn with(flags: u32) -> Self {
+    pub fn with(ip: Ip, flags: u32) -> Self {
+        let Ends { client, vip, source, instance } = ip.ends();
         let flow = Flow::default();
-        fill(&flow.translations[0], CLIENT_ISN_DELTA, [CLIENT, VIP, SOURCE, INSTANCE]);
-        fill(&flow.translations[1], INSTANCE_ISN_DELTA, [INSTANCE, SOURCE, VIP, CLIENT]);
+        fill(&flow.translations[0], CLIENT_ISN_DELTA, [client, vip, source, instance]);
+        fill(&flow.translations[1], INSTANCE_ISN_DELTA, [instance, source, vip, client]);
         flow.translations[0].next_hop.set(TO_INSTANCE as u32);
         flow.translations[1].next_hop.set(TO_CLIENT as u32);
         flow.translations[0].seq_cut.set(CLIENT_SEQ_CUT);
@@ -87,22 +87,31 @@ impl Bench {
         flow.progress[0].max_ack.set(client_ack);
         flow.progress[0].window_edge.set(client_ack.wrapping_add(65_535));
         flow.progress[1].max_seq.set(800);
-        for translation in &flow.translations {
-            translation.traits.set(Translation::pack_traits(flags, 0, 0));
-        }
         let flows = MemoryFlows::default();
-        flows.keys.borrow_mut().insert(key(CLIENT, VIP), FlowRef::new(0, Side::Client));
-        flows.keys.borrow_mut().insert(key(INSTANCE, SOURCE), FlowRef::new(0, Side::Instance));
-        Self { flows: MemoryFlows { flows: vec![flow], next_hops: next_hops(), ..flows } }
+        flows.keys.borrow_mut().insert(key(client, vip), FlowRef::new(0, Side::Client));
+        flows.keys.borrow_mut().insert(key(instance, source), FlowRef::new(0, Side::Instance));
+        let bench = Self { ip, flows: MemoryFlows { flows: vec![flow], next_hops: next_hops(ip), ..flows } };
+        for side in [Side::Client, Side::Instance] {
+            bench.set_traits(side, flags, 0, 0);
+        }
+        bench
+    }
+
+    /// Sets flags, but for that of the family, and window scales of a sender.
+    pub fn set_traits(&self, side: Side, flags: u32, sender_scale: u8, our_scale: u8) {
+        let family = if self.ip == Ip::V6 { FLAG_IPV6 } else { 0 };
+        let traits = Translation::pack_traits(flags | family, sender_scale, our_scale);
+        self.flow().translation(side).traits.set(traits);
     }
 
     /// A flow whose sockets are closed, and in slot 1 the flow that turns the client's packets back into what they were.
-    pub fn mirrored() -> Self {
-        let mut bench = Self::direct();
+    pub fn mirrored(ip: Ip) -> Self {
+        let Ends { client, vip, source, instance } = ip.ends();
+        let mut bench = Self::direct(ip);
         let flow = bench.flow().clone();
-        fill(&flow.translations[0], CLIENT_ISN_DELTA.wrapping_neg(), [SOURCE, INSTANCE, CLIENT, VIP]);
-        fill(&flow.translations[1], INSTANCE_ISN_DELTA.wrapping_neg(), [VIP, CLIENT, INSTANCE, SOURCE]);
-        bench.flows.keys.borrow_mut().insert(key(SOURCE, INSTANCE), FlowRef::new(1, Side::Client));
+        fill(&flow.translations[0], CLIENT_ISN_DELTA.wrapping_neg(), [source, instance, client, vip]);
+        fill(&flow.translations[1], INSTANCE_ISN_DELTA.wrapping_neg(), [vip, client, instance, source]);
+        bench.flows.keys.borrow_mut().insert(key(source, instance), FlowRef::new(1, Side::Client));
         for (side, delta) in [(Side::Client, 77u32), (Side::Instance, 99)] {
             bench.flow().progress(side).timestamp_delta.set(delta);
             flow.progress(side).timestamp_delta.set(delta.wrapping_neg());
@@ -113,6 +122,16 @@ impl Bench {
 
     pub fn flow(&self) -> &Flow {
         &self.flows.flows[0]
+    }
+
+    /// A packet of the flow.
+    pub fn by_client(&self) -> TcpPacket {
+        TcpPacket::from_client(self.ip)
+    }
+
+    /// A packet of the flow.
+    pub fn by_instance(&self) -> TcpPacket {
+        TcpPacket::from_instance(self.ip)
     }
 
     pub fn carry(&self, packet: TcpPacket) -> Outcome {
@@ -131,41 +150,52 @@ impl Bench {
     }
 }
 
-fn key(source: &str, destination: &str) -> FlowKey {
-    FlowKey::tcp(source.parse().unwrap(), destination.parse().unwrap())
+fn key(source: SocketAddr, destination: SocketAddr) -> FlowKey {
+    FlowKey::tcp(source, destination).expect("one family")
+}
+
+/// Writes the new addresses, their difference from the old, and the ports.
+pub fn fill_addresses(translation: &Translation, old: [SocketAddr; 2], new: [SocketAddr; 2]) {
+    let mut diff = Diff::default();
+    for ((old, new), place) in old.iter().zip(&new).zip([&translation.source, &translation.destination]) {
+        let words = words_of(old.ip()).into_iter().zip(words_of(new.ip()));
+        for ((old, new), word) in words.zip(place) {
+            diff.replace(old, new);
+            word.set(new);
+        }
+    }
+    translation.address_diff.set(diff.fold());
+    let [a, b] = new.map(|end| end.port().to_be_bytes());
+    translation.ports.set(u32::from_ne_bytes([a[0], a[1], b[0], b[1]]));
 }
 
 fn fill(
     translation: &Translation,
     seq_delta: u32,
-    [old_source, old_destination, source, destination]: [&str; 4],
+    [old_source, old_destination, source, destination]: [SocketAddr; 4],
 ) {
-    let (old, new) = (key(old_source, old_destination), key(source, destination));
-    translation.source[0].set(new.source);
-    translation.destination[0].set(new.destination);
-    let [a, b] = [new.source_port, new.destination_port].map(u16::to_ne_bytes);
-    translation.ports.set(u32::from_ne_bytes([a[0], a[1], b[0], b[1]]));
+    fill_addresses(translation, [old_source, old_destination], [source, destination]);
     translation.seq_delta.set(seq_delta);
-    let mut diff = Diff::default();
-    diff.replace(old.source, new.source);
-    diff.replace(old.destination, new.destination);
-    translation.address_diff.set(diff.fold());
 }
 
 /// Both ways out, at the indexes `TO_CLIENT` and `TO_INSTANCE`.
-pub fn next_hops() -> Vec<NextHop> {
+pub fn next_hops(ip: Ip) -> Vec<NextHop> {
+    let Ends { client, instance, .. } = ip.ends();
     vec![
         NextHop::default(),
-        next_hop(TO_CLIENT_INTERFACE, [10, 77, 1, 2], CLIENT_MAC),
-        next_hop(TO_INSTANCE_INTERFACE, [10, 77, 2, 11], INSTANCE_MAC),
+        next_hop(TO_CLIENT_INTERFACE, client, CLIENT_MAC),
+        next_hop(TO_INSTANCE_INTERFACE, instance, INSTANCE_MAC),
     ]
 }
 
-fn next_hop(interface: u32, address: [u8; 4], mac: [u8; 6]) -> NextHop {
+fn next_hop(interface: u32, address: SocketAddr, mac: [u8; 6]) -> NextHop {
     let hop = NextHop::default();
     hop.interface.set(interface);
     hop.resolved.set(1);
-    hop.address.set(u32::from_ne_bytes(address));
+    hop.family.set(if address.is_ipv4() { AF_INET } else { AF_INET6 });
+    for (place, word) in hop.address.iter().zip(words_of(address.ip())) {
+        place.set(word);
+    }
     let both = [mac, OWN_MAC].concat();
     for (word, bytes) in hop.ethernet.iter().zip(both.chunks_exact(4)) {
         word.set(u32::from_ne_bytes(bytes.try_into().unwrap()));
@@ -176,8 +206,9 @@ fn next_hop(interface: u32, address: [u8; 4], mac: [u8; 6]) -> NextHop {
 /// A packet to be built. Whatever is not said is ordinary.
 #[derive(Clone, Debug)]
 pub struct TcpPacket {
-    source: std::net::SocketAddrV4,
-    destination: std::net::SocketAddrV4,
+    ip: Ip,
+    source: SocketAddr,
+    destination: SocketAddr,
     seq: u32,
     ack: u32,
     flags: u8,
@@ -187,10 +218,11 @@ pub struct TcpPacket {
 }
 
 impl TcpPacket {
-    fn new(source: &str, destination: &str) -> Self {
+    fn new(ip: Ip, source: SocketAddr, destination: SocketAddr) -> Self {
         Self {
-            source: source.parse().unwrap(),
-            destination: destination.parse().unwrap(),
+            ip,
+            source,
+            destination,
             seq: 5_000,
             ack: 900,
             flags: ACK,
@@ -200,12 +232,17 @@ impl TcpPacket {
         }
     }
 
-    pub fn from_client() -> Self {
-        Self::new(CLIENT, VIP)
+    pub fn from_client(ip: Ip) -> Self {
+        Self::new(ip, ip.ends().client, ip.ends().vip)
     }
 
-    pub fn from_instance() -> Self {
-        Self::new(INSTANCE, SOURCE)
+    pub fn from_instance(ip: Ip) -> Self {
+        Self::new(ip, ip.ends().instance, ip.ends().source)
+    }
+
+    /// The tuple of a packet in the other direction.
+    pub fn reversed(self) -> Self {
+        Self { source: self.destination, destination: self.source, ..self }
     }
 
     pub fn source_port(mut self, port: u16) -> Self {
@@ -262,13 +299,27 @@ impl TcpPacket {
 
     pub fn build(&self) -> Vec<u8> {
         let mut frame = [OWN_MAC, CLIENT_MAC].concat();
-        frame.extend([8, 0]);
-        let length = (40 + self.options.len() + self.payload.len()) as u16;
-        frame.extend([0x45, 0]);
-        frame.extend(length.to_be_bytes());
-        frame.extend([0x12, 0x34, 0x40, 0, 57, 6, 0, 0]);
-        frame.extend(self.source.ip().octets());
-        frame.extend(self.destination.ip().octets());
+        frame.extend(self.ip.ethertype());
+        let length = self.ip.header() + 20 + self.options.len() + self.payload.len();
+        let length = self.ip.length_to_write(length);
+        match self.ip {
+            Ip::V4 => {
+                frame.extend([0x45, 0]);
+                frame.extend(length);
+                frame.extend([0x12, 0x34, 0x40, 0, 57, 6, 0, 0]);
+            }
+            Ip::V6 => {
+                frame.extend([0x60, 0x0b, 0xee, 0xf1]);
+                frame.extend(length);
+                frame.extend([6, 57]);
+            }
+        }
+        for end in [self.source, self.destination] {
+            match end.ip() {
+                IpAddr::V4(address) => frame.extend(address.octets()),
+                IpAddr::V6(address) => frame.extend(address.octets()),
+            }
+        }
         frame.extend(self.source.port().to_be_bytes());
         frame.extend(self.destination.port().to_be_bytes());
         frame.extend(self.seq.to_be_bytes());
@@ -283,55 +334,58 @@ impl TcpPacket {
     }
 }
 
-/// Computes both checksums of an unpadded TCP packet over all of it.
+/// Computes the checksums of an unpadded TCP packet over all of it.
 pub fn set_checksums(frame: &mut [u8]) {
-    frame[24..26].fill(0);
-    let checksum = ip_sum(frame).to_ne_bytes();
-    frame[24..26].copy_from_slice(&checksum);
-    frame[50..52].fill(0);
-    let checksum = tcp_sum(frame).to_ne_bytes();
-    frame[50..52].copy_from_slice(&checksum);
+    let ip = Ip::of(frame).expect("an IP packet");
+    if ip == Ip::V4 {
+        frame[24..26].fill(0);
+        let checksum = ip.header_error(frame).to_ne_bytes();
+        frame[24..26].copy_from_slice(&checksum);
+    }
+    let at = ip.tcp() + 16;
+    frame[at..at + 2].fill(0);
+    let checksum = tcp_sum(ip, frame).to_ne_bytes();
+    frame[at..at + 2].copy_from_slice(&checksum);
 }
 
-/// Sets both checksums of `after` such that they are as right, or as wrong by as much, as those of `before`.
+/// Sets the checksums of `after` such that they are as right, or as wrong by as much, as those of `before`.
 pub fn keep_checksum_error(before: &[u8], after: &mut [u8]) {
-    for (at, sum) in [(24, ip_sum as fn(&[u8]) -> u16), (50, tcp_sum)] {
+    let ip = Ip::of(before).expect("an IP packet");
+    let mut keep = |at: usize, sum: &dyn Fn(&[u8]) -> u16| {
         let error = sum(before);
         after[at..at + 2].fill(0);
         // The complement of a sum is its negative. Of the two zeros, a checksum is the one that a sender would write.
         let checksum = !checksum::full(&[sum(after).to_ne_bytes(), (!error).to_ne_bytes()].concat(), 0);
         let checksum = if checksum == 0xffff { 0 } else { checksum };
         after[at..at + 2].copy_from_slice(&checksum.to_ne_bytes());
-    }
-}
-
-/// What both checksums of a frame are wrong by: 0 where they hold.
-pub fn checksum_errors(frame: &[u8]) -> [u16; 2] {
-    [ip_sum(frame), tcp_sum(frame)]
-}
-
-fn ip_sum(frame: &[u8]) -> u16 {
-    checksum::full(&frame[14..34], 0)
-}
-
-fn tcp_sum(frame: &[u8]) -> u16 {
-    let end = match u16::from_be_bytes([frame[16], frame[17]]) {
-        // More than 64 KiB.
-        0 => frame.len(),
-        length => 14 + usize::from(length),
     };
-    let length = (end - 34) as u16;
-    let mut pseudo = frame[26..34].to_vec();
-    pseudo.extend([0, frame[23]]);
+    if ip == Ip::V4 {
+        keep(24, &|frame| ip.header_error(frame));
+    }
+    keep(ip.tcp() + 16, &|frame| tcp_sum(ip, frame));
+}
+
+/// What the checksums of a frame, the IP header's and TCP's, are wrong by: 0 where they hold.
+pub fn checksum_errors(frame: &[u8]) -> [u16; 2] {
+    let ip = Ip::of(frame).expect("an IP packet");
+    [ip.header_error(frame), tcp_sum(ip, frame)]
+}
+
+fn tcp_sum(ip: Ip, frame: &[u8]) -> u16 {
+    let end = ip.length_of(frame).map_or(frame.len(), |length| 14 + length);
+    let length = (end - ip.tcp()) as u32;
+    // Both pseudo-headers have the same sum: what one holds beyond the other is 0.
+    let mut pseudo = frame[ip.addresses()].to_vec();
+    pseudo.extend([0, 0, 0, frame[ip.protocol()]]);
     pseudo.extend(length.to_be_bytes());
-    checksum::full(&frame[34..end], !checksum::full(&pseudo, 0) as u64)
+    checksum::full(&frame[ip.tcp()..end], !checksum::full(&pseudo, 0) as u64)
 }
 
 /// What a receiver reads.
 #[derive(Debug)]
 pub struct Parsed {
-    pub source: String,
-    pub destination: String,
+    pub source: SocketAddr,
+    pub destination: SocketAddr,
     pub seq: u32,
     pub ack: u32,
     pub window: u16,
@@ -349,11 +403,18 @@ impl Outcome {
     pub fn parsed(&self) -> Parsed {
         use etherparse::{NetSlice, SlicedPacket, TcpOptionElement, TransportSlice};
         let sliced = SlicedPacket::from_ethernet(&self.after).expect("a translated packet parses");
-        let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (&sliced.net, &sliced.transport)
-        else {
-            panic!("not TCP over IPv4");
+        let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { panic!("not TCP") };
+        let (source, destination, ttl): (IpAddr, IpAddr, u8) = match &sliced.net {
+            Some(NetSlice::Ipv4(ip)) => {
+                let header = ip.header();
+                (header.source_addr().into(), header.destination_addr().into(), header.ttl())
+            }
+            Some(NetSlice::Ipv6(ip)) => {
+                let header = ip.header();
+                (header.source_addr().into(), header.destination_addr().into(), header.hop_limit())
+            }
+            _ => panic!("not IP"),
         };
-        let header = ip.header();
         let mut timestamps = None;
         let mut sack = Vec::new();
         for option in tcp.options_iterator() {
@@ -367,12 +428,12 @@ impl Outcome {
             }
         }
         Parsed {
-            source: format!("{}:{}", header.source_addr(), tcp.source_port()),
-            destination: format!("{}:{}", header.destination_addr(), tcp.destination_port()),
+            source: SocketAddr::new(source, tcp.source_port()),
+            destination: SocketAddr::new(destination, tcp.destination_port()),
             seq: tcp.sequence_number(),
             ack: tcp.acknowledgment_number(),
             window: tcp.window_size(),
-            ttl: header.ttl(),
+            ttl,
             options: tcp.options().to_vec(),
             timestamps,
             sack,

@@ -1,12 +1,20 @@
 //! What the packet path is expected to do, written down once more and plainly: the packet is taken apart by another parser, built anew,
 //! and its checksums are computed over all bytes. Slow, without any trick, and therefore easy to believe.
 
-use etherparse::{Ethernet2HeaderSlice, Ipv4HeaderSlice, TcpHeaderSlice, err};
-use router_common::abi::flow::{FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_LIVE, FLAG_TIMESTAMPS, Flow};
+use std::net::{IpAddr, SocketAddr};
+
+use etherparse::{
+    EtherType, Ethernet2HeaderSlice, IpNumber, Ipv4HeaderSlice, Ipv6HeaderSlice, TcpHeaderSlice, err,
+};
+use router_common::abi::flow::{
+    FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6, FLAG_LIVE, FLAG_TIMESTAMPS, Flow,
+};
 use router_common::abi::key::{FlowKey, Side};
 use router_common::abi::reason::PacketReason;
 use router_common::path::Verdict;
 use router_common::path::memory::MemoryFlows;
+
+use super::ip::Ip;
 
 /// What is believed beyond a window or beyond what was seen sent.
 pub const SLACK: u32 = 1 << 20;
@@ -64,7 +72,9 @@ pub fn not_behind(a: u32, b: u32) -> bool {
 
 /// A packet that may belong to a flow.
 struct Parts<'a> {
-    ip: Ipv4HeaderSlice<'a>,
+    ip: Ip,
+    source: IpAddr,
+    destination: IpAddr,
     tcp: TcpHeaderSlice<'a>,
     datagram_length: usize,
     payload_length: u32,
@@ -72,10 +82,33 @@ struct Parts<'a> {
 
 fn take_apart(frame: &[u8]) -> Result<Parts<'_>, PacketReason> {
     let ethernet = Ethernet2HeaderSlice::from_slice(frame).map_err(|_| PacketReason::Truncated)?;
-    if ethernet.ether_type() != etherparse::EtherType::IPV4 {
-        return Err(PacketReason::NotIpv4);
-    }
     let datagram = &frame[14..];
+    let (ip, source, destination) = match ethernet.ether_type() {
+        EtherType::IPV4 => read_ipv4(datagram)?,
+        EtherType::IPV6 => read_ipv6(datagram)?,
+        _ => return Err(PacketReason::NotIp),
+    };
+    let tcp = match TcpHeaderSlice::from_slice(&datagram[ip.header()..]) {
+        Ok(tcp) => tcp,
+        Err(err::tcp::HeaderSliceError::Content(_)) => return Err(PacketReason::BadTcpOptions),
+        Err(err::tcp::HeaderSliceError::Len(_)) => return Err(PacketReason::Truncated),
+    };
+    let longest = 65_535 + if ip == Ip::V6 { 40 } else { 0 };
+    let datagram_length = match ip.length_of(frame) {
+        None if datagram.len() > longest => datagram.len(),
+        length => length.unwrap_or(0),
+    };
+    let headers = ip.header() + tcp.slice().len();
+    if datagram_length > datagram.len() || datagram_length < headers {
+        return Err(PacketReason::Truncated);
+    }
+    let payload_length = (datagram_length - headers) as u32;
+    Ok(Parts { ip, source, destination, tcp, datagram_length, payload_length })
+}
+
+type Addresses = (Ip, IpAddr, IpAddr);
+
+fn read_ipv4(datagram: &[u8]) -> Result<Addresses, PacketReason> {
     if datagram.len() < 20 {
         return Err(PacketReason::Truncated);
     }
@@ -84,27 +117,30 @@ fn take_apart(frame: &[u8]) -> Result<Parts<'_>, PacketReason> {
         Ok(ip) if ip.ihl() == 5 => ip,
         _ => return Err(PacketReason::IpOptions),
     };
-    if ip.protocol() != etherparse::IpNumber::TCP {
+    if ip.protocol() != IpNumber::TCP {
         return Err(PacketReason::NotTcp);
     }
     if ip.is_fragmenting_payload() {
         return Err(PacketReason::Fragment);
     }
-    let tcp = match TcpHeaderSlice::from_slice(&datagram[20..]) {
-        Ok(tcp) => tcp,
-        Err(err::tcp::HeaderSliceError::Content(_)) => return Err(PacketReason::BadTcpOptions),
-        Err(err::tcp::HeaderSliceError::Len(_)) => return Err(PacketReason::Truncated),
-    };
-    let datagram_length = match usize::from(ip.total_len()) {
-        0 if datagram.len() > 65_535 => datagram.len(),
-        length => length,
-    };
-    let headers = 20 + tcp.slice().len();
-    if datagram_length > datagram.len() || datagram_length < headers {
+    Ok((Ip::V4, ip.source_addr().into(), ip.destination_addr().into()))
+}
+
+fn read_ipv6(datagram: &[u8]) -> Result<Addresses, PacketReason> {
+    if datagram.len() < 40 {
         return Err(PacketReason::Truncated);
     }
-    let payload_length = (datagram_length - headers) as u32;
-    Ok(Parts { ip, tcp, datagram_length, payload_length })
+    let Ok(ip) = Ipv6HeaderSlice::from_slice(datagram) else { return Err(PacketReason::NotIp) };
+    match ip.next_header() {
+        IpNumber::TCP => Ok((Ip::V6, ip.source_addr().into(), ip.destination_addr().into())),
+        IpNumber::IPV6_FRAGMENTATION_HEADER => Err(PacketReason::Fragment),
+        // Encrypted, or anything at all.
+        IpNumber::ENCAPSULATING_SECURITY_PAYLOAD
+        | IpNumber::EXPERIMENTAL_AND_TESTING_0
+        | IpNumber::EXPERIMENTAL_AND_TESTING_1 => Err(PacketReason::NotTcp),
+        other if other.is_ipv6_ext_header_value() => Err(PacketReason::ExtensionHeader),
+        _ => Err(PacketReason::NotTcp),
+    }
 }
 
 /// The options as (kind, offset of the value, length of the value); `None` where the length of one is impossible.
@@ -147,14 +183,12 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
         Ok(parts) => parts,
         Err(reason) => return stays(Verdict::Pass(reason), None),
     };
-    let key = FlowKey {
-        source: u32::from_ne_bytes(parts.ip.source()),
-        destination: u32::from_ne_bytes(parts.ip.destination()),
-        source_port: parts.tcp.source_port().to_be(),
-        destination_port: parts.tcp.destination_port().to_be(),
-        protocol: 6,
-        zero: [0; 3],
-    };
+    let ip = parts.ip;
+    let key = FlowKey::tcp(
+        SocketAddr::new(parts.source, parts.tcp.source_port()),
+        SocketAddr::new(parts.destination, parts.tcp.destination_port()),
+    );
+    let key = key.expect("one family");
     let Some(found) = table.keys.borrow().get(&key).copied() else {
         return stays(Verdict::Pass(PacketReason::NoFlow), None);
     };
@@ -167,7 +201,7 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
     let traits = translation.traits.get();
     let has = |flag: u32| traits & flag == flag;
     let mut marks = Marks::of(flow);
-    if !has(FLAG_LIVE) {
+    if !has(FLAG_LIVE) || has(FLAG_IPV6) != (ip == Ip::V6) {
         return stays(Verdict::Pass(PacketReason::StaleSlot), Some(marks));
     }
 
@@ -233,9 +267,9 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
         return stays(Verdict::Drop(PacketReason::BadTcpOptions), Some(marks));
     };
     let mut out = frame.to_vec();
-    const OPTIONS: usize = 54;
+    let options_at = ip.options();
     if let Some((at, _)) = last(&options, |kind, length| kind == 8 && length == 8) {
-        let at = OPTIONS + at;
+        let at = options_at + at;
         if has(FLAG_ERASE_TIMESTAMPS) {
             out[at - 2..at + 8].fill(1);
         } else if has(FLAG_TIMESTAMPS) {
@@ -252,7 +286,7 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
         }
     }
     if let Some((at, length)) = last(&options, |kind, length| kind == 5 && length >= 8 && length % 8 == 0) {
-        for at in (OPTIONS + at..OPTIONS + at + length).step_by(4) {
+        for at in (options_at + at..options_at + at + length).step_by(4) {
             write(&mut out, at, read(frame, at).wrapping_sub(ack_delta));
         }
     }
@@ -261,17 +295,20 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
     for (at, word) in hop.ethernet.iter().enumerate() {
         out[4 * at..4 * at + 4].copy_from_slice(&word.get().to_ne_bytes());
     }
-    out[22] = 64;
-    out[26..30].copy_from_slice(&translation.source[0].get().to_ne_bytes());
-    out[30..34].copy_from_slice(&translation.destination[0].get().to_ne_bytes());
-    out[34..38].copy_from_slice(&translation.ports.get().to_ne_bytes());
-    write(&mut out, 38, seq.wrapping_add(seq_delta));
+    out[ip.ttl()] = 64;
+    let words =
+        translation.source[..ip.address() / 4].iter().chain(&translation.destination[..ip.address() / 4]);
+    let addresses: Vec<u8> = words.flat_map(|word| word.get().to_ne_bytes()).collect();
+    out[ip.addresses()].copy_from_slice(&addresses);
+    let tcp_at = ip.tcp();
+    out[tcp_at..tcp_at + 4].copy_from_slice(&translation.ports.get().to_ne_bytes());
+    write(&mut out, tcp_at + 4, seq.wrapping_add(seq_delta));
     if tcp.ack() {
-        write(&mut out, 42, ack.wrapping_sub(ack_delta));
+        write(&mut out, tcp_at + 8, ack.wrapping_sub(ack_delta));
     }
     let rescaled = (window_bytes >> scale_of(16)).min(65_535) as u16;
     let window = if tcp.window_size() != 0 { rescaled.max(1) } else { 0 };
-    out[48..50].copy_from_slice(&window.to_be_bytes());
+    out[tcp_at + 14..tcp_at + 16].copy_from_slice(&window.to_be_bytes());
     super::keep_checksum_error(frame, &mut out);
 
     marks[own].last_seen = now;
@@ -301,7 +338,7 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
     let verdict = if hop.resolved.get() != 0 {
         Verdict::Redirect { interface }
     } else {
-        Verdict::Resolve { interface, address: hop.address.get() }
+        Verdict::Resolve { interface, next_hop: translation.next_hop.get() }
     };
     Expected { verdict, frame: out, marks: Some(marks) }
 }

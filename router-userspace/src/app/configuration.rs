@@ -216,6 +216,7 @@ fn open_new(
             let sockets = listener::open(&settings, workers).map_err(|error| {
                 let ours = old.iter().find(|old| {
                     old.address.port() == plan.address.port()
+                        && old.address.is_ipv4() == plan.address.is_ipv4()
                         && (old.address.ip().is_unspecified() || plan.address.ip().is_unspecified())
                 });
                 Refused::NotInstalled(match (&error, ours) {

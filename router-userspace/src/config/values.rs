@@ -220,6 +220,11 @@ pub(super) fn socket_address(found: Found<'_>) -> Result<SocketAddr, Wrong> {
         return Err(Wrong::new(format!("is not an address and port: {}", describe(found))).help(help));
     };
     usable(address.ip())?;
+    if let SocketAddr::V6(v6) = address
+        && v6.scope_id() != 0
+    {
+        return Err(Wrong::new(format!("must not name an interface: {text}")).help(EXAMPLE));
+    }
     if address.port() == 0 {
         return Err(Wrong::new("must have a port from 1 to 65535, not 0"));
     }
@@ -246,6 +251,10 @@ fn usable(address: IpAddr) -> Result<(), Wrong> {
             match v6.to_ipv4_mapped() {
                 Some(v4) => Err(Wrong::new(format!("is an IPv4 address in IPv6 form: {address}"))
                     .help(format!("write {v4}"))),
+                None if v6.is_unicast_link_local() => Err(Wrong::new(format!(
+                    "is a link-local address, which means nothing without its interface: {address}"
+                ))
+                .help("use a global address, or a unique local one such as fd00::1")),
                 None => Ok(()),
             }
         }

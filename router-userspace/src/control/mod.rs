@@ -17,6 +17,7 @@ pub mod server;
 mod sessions;
 pub mod socket;
 pub mod state;
+mod tcp;
 mod view;
 
 pub use server::{Opened, Server, Settings, StartError, Timeouts};

@@ -27,6 +27,7 @@ use super::protocol::{VERSION, VERSION_HEADER};
 use super::routes;
 use super::socket::{ControlSocket, SocketError};
 use super::state::State;
+use super::tcp;
 use crate::core::counters::Counters;
 
 /// Clients connected to the control socket at once; the admin address has as many of its own.
@@ -162,12 +163,7 @@ pub(super) fn yield_to_traffic() {
 }
 
 fn listen_tcp(address: SocketAddr) -> Result<std::net::TcpListener, StartError> {
-    let listen = || {
-        let listener = std::net::TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    listen().map_err(|source| StartError::AdminListen { address, source })
+    tcp::listen(address).map_err(|source| StartError::AdminListen { address, source })
 }
 
 async fn serve(

@@ -21,6 +21,18 @@ pub enum RegistrationError {
     Full,
 }
 
+/// Whether connections can be opened to an address as it stands there: one host's own, without an interface, and in its family's form.
+fn can_be_an_instance(address: SocketAddr) -> bool {
+    let ip = address.ip();
+    let in_its_form = match address {
+        SocketAddr::V4(_) => true,
+        SocketAddr::V6(v6) => {
+            v6.ip().to_ipv4_mapped().is_none() && !v6.ip().is_unicast_link_local() && v6.scope_id() == 0
+        }
+    };
+    in_its_form && !ip.is_unspecified() && !ip.is_multicast() && address.port() != 0
+}
+
 impl RoutingTable {
     /// A table in which `pool` has one more instance. It is not assumed to be up: its check comes first, if it has one.
     pub fn register(
@@ -32,8 +44,7 @@ impl RoutingTable {
     ) -> Result<RoutingTable, RegistrationError> {
         let joins = self.pool(pool);
         let registration = joins.registration.ok_or(RegistrationError::NotAllowed)?;
-        let ip = address.ip();
-        if ip.is_unspecified() || ip.is_multicast() || address.port() == 0 {
+        if !can_be_an_instance(address) {
             return Err(RegistrationError::Unusable);
         }
         if self.has_name(name) {

@@ -20,7 +20,7 @@ use aya::{Ebpf, EbpfLoader};
 use aya_log::EbpfLogger;
 use router_common::abi::LAYOUT_VERSION;
 use router_common::abi::flow::Flow;
-use router_common::abi::key::{FlowKey, FlowRef};
+use router_common::abi::key::{FlowKey, FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
 
@@ -33,7 +33,8 @@ pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), 
 const MAX_NEXT_HOPS: u32 = 4096;
 
 /// Every map that is pinned. `LAYOUT` comes last: its presence tells that the others are complete.
-const PINNED_MAPS: [&str; 6] = ["KEYS", "FLOWS", "NEXT_HOPS", "PACKETS", "SYN_OPTIONS", "LAYOUT"];
+const PINNED_MAPS: [&str; 8] =
+    ["KEYS", "KEYS6", "FLOWS", "NEXT_HOPS", "PACKETS", "SYN_OPTIONS", "SYN_OPTIONS6", "LAYOUT"];
 
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// Where every distribution mounts the BPF file system.
@@ -91,8 +92,8 @@ pub enum InsertError {
 
 /// The loaded and attached kernel side.
 pub struct Kernel {
-    keys: Mutex<HashMap<MapData, FlowKey, FlowRef>>,
-    syn_options: Mutex<HashMap<MapData, FlowKey, u32>>,
+    keys: ByFamily<FlowRef>,
+    syn_options: ByFamily<u32>,
     /// Keys that may be in `syn_options`, so that the many connections without an entry cost no system call.
     named: Mutex<HashSet<FlowKey>>,
     packets: PerCpuArray<MapData, u64>,
@@ -140,6 +141,7 @@ impl Kernel {
             .default_map_pin_directory(pins.dir)
             .map_max_entries("FLOWS", settings.max_flows)
             .map_max_entries("KEYS", settings.max_flows.saturating_mul(2))
+            .map_max_entries("KEYS6", settings.max_flows.saturating_mul(2))
             .map_max_entries("NEXT_HOPS", MAX_NEXT_HOPS)
             .override_global("AYA_LOG_LEVEL", &log_level, false);
         let mut ebpf = loader.load(OBJECT).map_err(|error| refused("the kernel programs' maps", error))?;
@@ -160,9 +162,8 @@ impl Kernel {
         }
         pins.detach_others(&settings.interfaces)?;
 
-        let keys = take(&mut ebpf, "KEYS").and_then(|map| HashMap::try_from(map).map_err(map_error))?;
-        let syn_options =
-            take(&mut ebpf, "SYN_OPTIONS").and_then(|map| HashMap::try_from(map).map_err(map_error))?;
+        let keys = ByFamily::take(&mut ebpf, ["KEYS", "KEYS6"])?;
+        let syn_options = ByFamily::take(&mut ebpf, ["SYN_OPTIONS", "SYN_OPTIONS6"])?;
         let packets =
             take(&mut ebpf, "PACKETS").and_then(|map| PerCpuArray::try_from(map).map_err(map_error))?;
         let mut layout: Array<_, u32> =
@@ -171,8 +172,8 @@ impl Kernel {
         let flows = mapped(take(&mut ebpf, "FLOWS")?)?;
         let next_hops = mapped(take(&mut ebpf, "NEXT_HOPS")?)?;
         let kernel = Self {
-            keys: Mutex::new(keys),
-            syn_options: Mutex::new(syn_options),
+            keys,
+            syn_options,
             named: Mutex::default(),
             packets,
             logger: Mutex::new(logger),
@@ -184,7 +185,7 @@ impl Kernel {
 
     /// Inserts a key that must not exist yet.
     pub fn insert(&self, key: FlowKey, value: FlowRef) -> Result<(), InsertError> {
-        match lock(&self.keys).insert(key, value, BPF_NOEXIST) {
+        match self.keys.insert(key, value, BPF_NOEXIST) {
             Ok(()) => Ok(()),
             Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::EEXIST) => {
                 Err(InsertError::Exists)
@@ -195,11 +196,7 @@ impl Kernel {
 
     /// Removes a key if it still names `value`; a newer flow of the same tuple keeps its key.
     pub fn remove(&self, key: FlowKey, value: FlowRef) {
-        let mut keys = lock(&self.keys);
-        if keys.get(&key, 0).is_ok_and(|found| found == value) {
-            // The kernel programs may have removed it in between.
-            let _ = keys.remove(&key);
-        }
+        self.keys.remove_if(key, |found| found == value);
     }
 
     /// Names the options to erase from the SYN of a connection about to be opened (`ERASE_*`); 0 for none.
@@ -208,10 +205,10 @@ impl Kernel {
         if options != 0 {
             named.insert(key);
             // Where it fails, the options are agreed after all, and the handoff is refused.
-            let _ = lock(&self.syn_options).insert(key, options, 0);
+            let _ = self.syn_options.insert(key, options, 0);
         } else if named.remove(&key) {
-            // The port was used by another connection before. The map may have dropped the entry itself.
-            let _ = lock(&self.syn_options).remove(&key);
+            // The port was used by another connection before.
+            self.syn_options.remove_if(key, |_| true);
         }
     }
 
@@ -236,6 +233,48 @@ impl Kernel {
         if let Some(logger) = &mut *lock(&self.logger) {
             logger.flush();
         }
+    }
+}
+
+/// A hash map for each family's keys.
+struct ByFamily<V: aya::Pod> {
+    v4: Mutex<HashMap<MapData, FlowKeyV4, V>>,
+    v6: Mutex<HashMap<MapData, FlowKeyV6, V>>,
+}
+
+impl<V: aya::Pod> ByFamily<V> {
+    /// Takes the maps of these names: of IPv4 and of IPv6.
+    fn take(ebpf: &mut Ebpf, [v4, v6]: [&str; 2]) -> Result<Self, KernelError> {
+        let v4 = HashMap::try_from(take(ebpf, v4)?).map_err(map_error)?;
+        let v6 = HashMap::try_from(take(ebpf, v6)?).map_err(map_error)?;
+        Ok(Self { v4: Mutex::new(v4), v6: Mutex::new(v6) })
+    }
+
+    /// `flags` are those of `bpf(2)`.
+    fn insert(&self, key: FlowKey, value: V, flags: u64) -> Result<(), MapError> {
+        match key {
+            FlowKey::V4(key) => lock(&self.v4).insert(key, value, flags),
+            FlowKey::V6(key) => lock(&self.v6).insert(key, value, flags),
+        }
+    }
+
+    /// Removes the entry of a key if there is one and its value is such.
+    fn remove_if(&self, key: FlowKey, such: impl FnOnce(V) -> bool) {
+        match key {
+            FlowKey::V4(key) => remove_if(&mut lock(&self.v4), key, such),
+            FlowKey::V6(key) => remove_if(&mut lock(&self.v6), key, such),
+        }
+    }
+}
+
+fn remove_if<K: aya::Pod, V: aya::Pod>(
+    map: &mut HashMap<MapData, K, V>,
+    key: K,
+    such: impl FnOnce(V) -> bool,
+) {
+    if map.get(&key, 0).is_ok_and(such) {
+        // The kernel may have removed it in between.
+        let _ = map.remove(&key);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The flow table whose flows are carried by the kernel programs. Composes the files around it; read [`KernelFlowTable::hand_off`] first.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -99,10 +99,10 @@ impl KernelFlowTable {
                 custody::make_direct(flow);
             }
             let ends = Ends::of(flow);
-            let session = session(ends.instance.into());
+            let session = session(ends.instance);
             adopted.flows += 1;
             adopted.sessions += usize::from(session.is_some());
-            let source_port = ports.reserve(ends.source.into(), ends.instance.into());
+            let source_port = ports.reserve(ends.source, ends.instance);
             let rule = String::new();
             slots.hold(slot, Holding { session, source_port, rule, ended: None, orphaned });
         }
@@ -165,8 +165,8 @@ impl KernelFlowTable {
         let all: Vec<_> =
             self.lock().held().map(|(slot, _)| (slot, Ends::of(&self.flows[slot as usize]))).collect();
         for (slot, ends) in all {
-            let to_instance = self.next_hops.towards(*ends.instance.ip());
-            let to_client = self.next_hops.towards(*ends.client.ip());
+            let to_instance = self.next_hops.towards(ends.instance.ip());
+            let to_client = self.next_hops.towards(ends.client.ip());
             let slots = self.lock();
             let flow = &self.flows[slot as usize];
             if !slots.holds(slot) || Ends::of(flow) != ends {
@@ -194,7 +194,7 @@ impl KernelFlowTable {
         pending: Pending,
     ) -> Result<u32, RelayReason> {
         splice::compatible(&client, &instance, pending)?;
-        let towards = |end: SocketAddrV4| self.next_hops.towards(*end.ip());
+        let towards = |end: SocketAddr| self.next_hops.towards(end.ip());
         let next_hops = NextHops { to_client: towards(ends.client)?, to_instance: towards(ends.instance)? };
         let slot = self.lock().take(Instant::now()).ok_or(RelayReason::TableFull)?;
         let flow = &self.flows[slot as usize];
@@ -229,10 +229,10 @@ impl KernelFlowTable {
         };
         FlowInfo {
             id: slot,
-            client: ends.client.into(),
-            vip: ends.vip.into(),
-            source: ends.source.into(),
-            instance: ends.instance.into(),
+            client: ends.client,
+            vip: ends.vip,
+            source: ends.source,
+            instance: ends.instance,
             rule: holding.rule.clone(),
             age: Duration::from_nanos(now.saturating_sub(client.born.get())),
             idle: expiry::idle(flow, now),
@@ -284,7 +284,7 @@ impl FlowTable for KernelFlowTable {
     }
 
     fn prepare(&self, client: TcpOptions, source: SocketAddr, instance: SocketAddr) {
-        let (SocketAddr::V4(source), SocketAddr::V4(instance)) = (source, instance) else { return };
+        let Some(key) = FlowKey::tcp(source, instance) else { return };
         let mut erase = 0;
         if !client.timestamps {
             erase |= ERASE_TIMESTAMPS;
@@ -293,7 +293,7 @@ impl FlowTable for KernelFlowTable {
             erase |= ERASE_SACK;
         }
         // Where it fails, the legs will differ and the connection is relayed.
-        self.kernel.erase_syn_options(FlowKey::tcp(source, instance), erase);
+        self.kernel.erase_syn_options(key, erase);
     }
 
     fn flows(&self) -> Vec<FlowInfo> {
@@ -362,18 +362,14 @@ fn states(handoff: &Handoff) -> Result<(SocketState, SocketState), RelayReason> 
 fn ends(handoff: &Handoff) -> Result<Ends, RelayReason> {
     let (client, vip) = addresses(&handoff.client)?;
     let (instance, source) = addresses(&handoff.instance)?;
-    Ok(Ends { client, vip, source, instance })
+    Ends::new([client, vip, source, instance])
 }
 
 /// Peer and own address.
-fn addresses(socket: &OwnedFd) -> Result<(SocketAddrV4, SocketAddrV4), RelayReason> {
+fn addresses(socket: &OwnedFd) -> Result<(SocketAddr, SocketAddr), RelayReason> {
     let socket = SockRef::from(socket);
-    let v4 = |address: io::Result<socket2::SockAddr>| {
-        let address = address.map_err(|_| RelayReason::SocketState)?.as_socket();
-        match address.map(|address| (address.ip().to_canonical(), address.port())) {
-            Some((IpAddr::V4(ip), port)) => Ok(SocketAddrV4::new(ip, port)),
-            _ => Err(RelayReason::Family),
-        }
+    let known = |address: io::Result<socket2::SockAddr>| {
+        address.ok().and_then(|address| address.as_socket()).ok_or(RelayReason::SocketState)
     };
-    Ok((v4(socket.peer_addr())?, v4(socket.local_addr())?))
+    Ok((known(socket.peer_addr())?, known(socket.local_addr())?))
 }

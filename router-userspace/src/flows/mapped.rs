@@ -16,7 +16,7 @@ pub unsafe trait SharedWithKernel: Sync {}
 
 // SAFETY: atomics only, 256 bytes.
 unsafe impl SharedWithKernel for Flow {}
-// SAFETY: atomics only, 24 bytes.
+// SAFETY: atomics only, 40 bytes.
 unsafe impl SharedWithKernel for NextHop {}
 
 /// All values of a map made with BPF_F_MMAPABLE.

@@ -1,7 +1,7 @@
 //! Questions to the kernel's routing and neighbour tables (rtnetlink(7)), asked and answered synchronously.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
@@ -9,16 +9,17 @@ use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
 /// Multicast groups of `linux/rtnetlink.h`.
-const GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_IPV4_ROUTE];
+const GROUPS: [u32; 4] = [RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE];
 const RTNLGRP_LINK: u32 = 1;
 const RTNLGRP_NEIGH: u32 = 3;
 const RTNLGRP_IPV4_ROUTE: u32 = 7;
+const RTNLGRP_IPV6_ROUTE: u32 = 11;
 
 /// More than the largest message that the kernel sends in one piece.
 const BUFFER: usize = 64 * 1024;
@@ -30,18 +31,18 @@ pub type Mac = [u8; 6];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     pub interface: u32,
-    /// The router on the way, or the destination itself where it is on the link.
-    pub gateway: Ipv4Addr,
+    /// The router on the way, or the destination itself where it is on the link. IPv4 may be routed by an IPv6 router.
+    pub gateway: IpAddr,
 }
 
 /// A change that the kernel tells of, or an answer to a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// `mac` is `None` where the neighbour's address is not (or no longer) known.
-    Neighbour { interface: u32, address: Ipv4Addr, mac: Option<Mac> },
+    Neighbour { interface: u32, address: IpAddr, mac: Option<Mac> },
     /// An interface and its Ethernet address, if it has one.
     Link { interface: u32, mac: Option<Mac> },
-    /// Some IPv4 route has changed.
+    /// Some route has changed.
     Routes,
     /// Events were lost: everything may have changed.
     Overrun,
@@ -63,11 +64,13 @@ impl Netlink {
     }
 
     /// The route to `destination`, as `ip route get` answers. An error where there is none.
-    pub fn route(&mut self, destination: Ipv4Addr) -> io::Result<Route> {
+    pub fn route(&mut self, destination: IpAddr) -> io::Result<Route> {
         let mut message = RouteMessage::default();
-        message.header.address_family = AddressFamily::Inet;
-        message.header.destination_prefix_length = 32;
-        message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(destination)));
+        (message.header.address_family, message.header.destination_prefix_length) = match destination {
+            IpAddr::V4(_) => (AddressFamily::Inet, 32),
+            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+        };
+        message.attributes.push(RouteAttribute::Destination(destination.into()));
         self.ask(RouteNetlinkMessage::GetRoute(message), 0)?;
         let mut route = None;
         self.answers(false, |answer| {
@@ -80,14 +83,17 @@ impl Netlink {
             .ok_or_else(|| io::Error::other(format!("the kernel named no interface towards {destination}")))
     }
 
-    /// Every interface's and every IPv4 neighbour's address.
+    /// Every interface's and every neighbour's address.
     pub fn dump(&mut self, mut each: impl FnMut(Event)) -> io::Result<()> {
         self.ask(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP)?;
         self.answers(true, |answer| read_event(answer).into_iter().for_each(&mut each))?;
-        let mut message = NeighbourMessage::default();
-        message.header.family = AddressFamily::Inet;
-        self.ask(RouteNetlinkMessage::GetNeighbour(message), NLM_F_DUMP)?;
-        self.answers(true, |answer| read_event(answer).into_iter().for_each(&mut each))
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut message = NeighbourMessage::default();
+            message.header.family = family;
+            self.ask(RouteNetlinkMessage::GetNeighbour(message), NLM_F_DUMP)?;
+            self.answers(true, |answer| read_event(answer).into_iter().for_each(&mut each))?;
+        }
+        Ok(())
     }
 
     fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
@@ -186,13 +192,15 @@ impl Iterator for Messages<'_> {
     }
 }
 
-fn read_route(message: &RouteMessage, destination: Ipv4Addr) -> Option<Route> {
+fn read_route(message: &RouteMessage, destination: IpAddr) -> Option<Route> {
     let mut interface = None;
     let mut gateway = destination;
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Oif(index) => interface = Some(*index),
-            RouteAttribute::Gateway(RouteAddress::Inet(address)) => gateway = *address,
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => gateway = (*address).into(),
+            RouteAttribute::Gateway(RouteAddress::Inet6(address))
+            | RouteAttribute::Via(RouteVia::Inet6(address)) => gateway = (*address).into(),
             _ => {}
         }
     }
@@ -223,7 +231,12 @@ fn read_neighbour(message: &NeighbourMessage, exists: bool) -> Option<Event> {
     let mut destination = None;
     for attribute in &message.attributes {
         match attribute {
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => destination = Some(*address),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => {
+                destination = Some((*address).into());
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => {
+                destination = Some((*address).into());
+            }
             NeighbourAttribute::LinkLayerAddress(bytes) => mac = Mac::try_from(bytes.as_slice()).ok(),
             _ => {}
         }
@@ -246,20 +259,24 @@ fn read_neighbour(message: &NeighbourMessage, exists: bool) -> Option<Event> {
 
 /// The interface through which `destination` is reached; for an address of this host, the interface that carries it.
 pub fn interface_towards(destination: IpAddr) -> io::Result<u32> {
-    match destination {
-        IpAddr::V4(address) => Netlink::open()?.route(address).map(|route| route.interface),
-        IpAddr::V6(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "IPv6 routes are not looked up")),
-    }
+    Netlink::open()?.route(destination).map(|route| route.interface)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use super::*;
 
     #[test]
     fn loopback_is_reached_through_lo() {
-        let route = Netlink::open().unwrap().route(Ipv4Addr::LOCALHOST).unwrap();
-        assert_eq!(route, Route { interface: 1, gateway: Ipv4Addr::LOCALHOST });
+        let gateway = IpAddr::from(Ipv4Addr::LOCALHOST);
+        assert_eq!(Netlink::open().unwrap().route(gateway).unwrap(), Route { interface: 1, gateway });
+        // Hosts without IPv6 have no such address.
+        if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            let gateway = IpAddr::from(Ipv6Addr::LOCALHOST);
+            assert_eq!(Netlink::open().unwrap().route(gateway).unwrap(), Route { interface: 1, gateway });
+        }
     }
 
     #[test]

@@ -6,11 +6,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use router_common::abi::next_hop::NextHop;
+use router_common::abi::key::{address_of, words_of};
+use router_common::abi::next_hop::{AF_INET, AF_INET6, NextHop};
 use router_common::abi::reason::RelayReason;
 
 use super::mapped::Mapped;
@@ -37,10 +38,10 @@ struct Inner {
     netlink: Netlink,
     /// Indexes of the interfaces where the kernel programs meet packets.
     attached: Vec<u32>,
-    indexes: HashMap<(u32, Ipv4Addr), u32>,
+    indexes: HashMap<(u32, IpAddr), u32>,
     used: u32,
-    routes: HashMap<Ipv4Addr, (Route, Instant)>,
-    neighbours: HashMap<(u32, Ipv4Addr), Mac>,
+    routes: HashMap<IpAddr, (Route, Instant)>,
+    neighbours: HashMap<(u32, IpAddr), Mac>,
     links: HashMap<u32, Mac>,
 }
 
@@ -53,8 +54,7 @@ impl NextHopTable {
             if entry.interface.get() == 0 {
                 break;
             }
-            let address = Ipv4Addr::from(entry.address.get().to_ne_bytes());
-            indexes.insert((entry.interface.get(), address), index);
+            indexes.insert((entry.interface.get(), address(entry)), index);
             used = index + 1;
         }
         let inner = Inner {
@@ -73,7 +73,7 @@ impl NextHopTable {
 
     /// The index of the next hop towards `destination`. `NoRoute` also where the array is full. `NotAttached` where packets from there would come in by an
     /// interface without our programs: they would meet the stack, which knows nothing of the connection and resets it.
-    pub fn towards(&self, destination: Ipv4Addr) -> Result<u32, RelayReason> {
+    pub fn towards(&self, destination: IpAddr) -> Result<u32, RelayReason> {
         let mut inner = self.lock();
         let route = inner.route(destination).ok_or(RelayReason::NoRoute)?;
         if !inner.attached.contains(&route.interface) {
@@ -87,9 +87,13 @@ impl NextHopTable {
         let entry = self.entries.get(index as usize).ok_or(RelayReason::NoRoute)?;
         inner.used += 1;
         inner.indexes.insert(key, index);
-        entry.interface.set(route.interface);
-        entry.address.set(u32::from_ne_bytes(route.gateway.octets()));
         inner.resolve(entry, key);
+        entry.family.set(if route.gateway.is_ipv4() { AF_INET } else { AF_INET6 });
+        for (place, word) in entry.address.iter().zip(words_of(route.gateway)) {
+            place.set(word);
+        }
+        // Last, since an entry with an interface is complete to whoever adopts it.
+        entry.interface.set(route.interface);
         Ok(index)
     }
 
@@ -132,7 +136,7 @@ impl NextHopTable {
     fn apply(&self, event: Event) {
         let mut inner = self.lock();
         inner.remember(event);
-        let affected = |key: &(u32, Ipv4Addr)| match event {
+        let affected = |key: &(u32, IpAddr)| match event {
             Event::Neighbour { interface, address, .. } => *key == (interface, address),
             Event::Link { interface, .. } => key.0 == interface,
             Event::Routes | Event::Overrun => false,
@@ -145,6 +149,12 @@ impl NextHopTable {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The neighbour's address in an entry.
+fn address(entry: &NextHop) -> IpAddr {
+    let words = [0, 1, 2, 3].map(|word: usize| entry.address[word].get());
+    address_of(words, entry.family.get() == AF_INET6)
 }
 
 /// What one wait for changes has brought.
@@ -183,7 +193,7 @@ fn follow(table: &Weak<NextHopTable>, changes: &mut Changes) -> Option<News> {
 }
 
 impl Inner {
-    fn route(&mut self, destination: Ipv4Addr) -> Option<Route> {
+    fn route(&mut self, destination: IpAddr) -> Option<Route> {
         if let Some((route, asked)) = self.routes.get(&destination)
             && asked.elapsed() < ROUTE_LIFETIME
         {
@@ -216,7 +226,7 @@ impl Inner {
     }
 
     /// Writes what is known of a neighbour into its entry.
-    fn resolve(&self, entry: &NextHop, key: (u32, Ipv4Addr)) {
+    fn resolve(&self, entry: &NextHop, key: (u32, IpAddr)) {
         let (Some(neighbour), Some(own)) = (self.neighbours.get(&key), self.links.get(&key.0)) else {
             return entry.resolved.set(0);
         };

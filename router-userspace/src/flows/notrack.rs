@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,10 +16,10 @@ use std::process::{Command, Stdio};
 /// Present where the kernel can track connections in this network namespace.
 const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
-/// Whose packets are exempted. Only IPv4 connections can become flows.
+/// Whose packets are exempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exempt {
-    /// Where clients connect to; with the unspecified address, any address of this host.
+    /// Where clients connect to; with an unspecified address, any address that this host has in its family.
     pub vips: Vec<SocketAddr>,
     pub instances: Vec<SocketAddr>,
     /// Our ports towards instances.
@@ -79,58 +79,74 @@ fn nft(rules: &str) -> Result<(), NotrackError> {
 
 /// Naming the table first makes its deletion succeed whether it existed or not. All of one file takes effect in one step.
 fn without(table: &str) -> String {
-    format!("table ip {table}\ndelete table ip {table}\n")
+    format!("table inet {table}\ndelete table inet {table}\n")
 }
 
 fn ruleset(table: &str, exempt: &Exempt) -> String {
-    let v4 = |addresses: &[SocketAddr]| -> BTreeSet<SocketAddrV4> {
-        let only = |address: &SocketAddr| match address {
-            SocketAddr::V4(address) => Some(*address),
-            SocketAddr::V6(_) => None,
-        };
-        addresses.iter().filter_map(only).collect()
-    };
-    let (vips, instances) = (v4(&exempt.vips), v4(&exempt.instances));
-    let (anywhere, vips): (BTreeSet<_>, BTreeSet<_>) =
-        vips.into_iter().partition(|address| address.ip().is_unspecified());
-    let ports = format!("{}-{}", exempt.source_ports.start(), exempt.source_ports.end());
-
-    let (mut incoming, mut outgoing) = (String::new(), String::new());
-    if !vips.is_empty() {
-        incoming += "ip daddr . tcp dport @vips notrack\n";
-        outgoing += "ip saddr . tcp sport @vips notrack\n";
-    }
-    for address in &anywhere {
-        let port = address.port();
-        // Writing to a `String` cannot fail.
-        let _ = writeln!(incoming, "fib daddr type local tcp dport {port} notrack");
-        let _ = writeln!(outgoing, "fib saddr type local tcp sport {port} notrack");
-    }
-    if !instances.is_empty() {
-        // A client that reaches an instance through this host may use one of these ports too, and need address translation.
-        let _ = writeln!(
-            incoming,
-            "ip saddr . tcp sport @instances tcp dport {ports} fib daddr type local notrack"
-        );
-        let _ = writeln!(outgoing, "ip daddr . tcp dport @instances tcp sport {ports} notrack");
+    let (mut sets, mut incoming, mut outgoing) = (String::new(), String::new(), String::new());
+    for family in [&IPV4, &IPV6] {
+        family.exempt(exempt, &mut sets, &mut incoming, &mut outgoing);
     }
     format!(
-        "{without}table ip {table} {{\n{vips}{instances}\
+        "{without}table inet {table} {{\n{sets}\
          chain incoming {{ type filter hook prerouting priority raw; policy accept;\n{incoming}}}\n\
          chain outgoing {{ type filter hook output priority raw; policy accept;\n{outgoing}}}\n}}\n",
         without = without(table),
-        vips = set("vips", &vips),
-        instances = set("instances", &instances),
     )
 }
 
-fn set(name: &str, addresses: &BTreeSet<SocketAddrV4>) -> String {
-    if addresses.is_empty() {
-        return String::new();
+/// What nft calls a family's things.
+struct Family {
+    is_ipv4: bool,
+    header: &'static str,
+    address: &'static str,
+    /// Ends the names of sets.
+    suffix: &'static str,
+}
+
+const IPV4: Family = Family { is_ipv4: true, header: "ip", address: "ipv4_addr", suffix: "" };
+const IPV6: Family = Family { is_ipv4: false, header: "ip6", address: "ipv6_addr", suffix: "6" };
+
+impl Family {
+    /// Writing to a `String` cannot fail.
+    fn exempt(&self, exempt: &Exempt, sets: &mut String, incoming: &mut String, outgoing: &mut String) {
+        let Self { header: ip, suffix, .. } = self;
+        let ours = |addresses: &[SocketAddr]| -> BTreeSet<SocketAddr> {
+            addresses.iter().copied().filter(|address| address.is_ipv4() == self.is_ipv4).collect()
+        };
+        let (anywhere, vips): (BTreeSet<_>, BTreeSet<_>) =
+            ours(&exempt.vips).into_iter().partition(|address| address.ip().is_unspecified());
+        let instances = ours(&exempt.instances);
+        let ports = format!("{}-{}", exempt.source_ports.start(), exempt.source_ports.end());
+        if !vips.is_empty() {
+            sets.push_str(&self.set("vips", &vips));
+            let _ = writeln!(incoming, "{ip} daddr . tcp dport @vips{suffix} notrack");
+            let _ = writeln!(outgoing, "{ip} saddr . tcp sport @vips{suffix} notrack");
+        }
+        for address in &anywhere {
+            let port = address.port();
+            let family = if self.is_ipv4 { "ipv4" } else { "ipv6" };
+            let _ = writeln!(incoming, "meta nfproto {family} fib daddr type local tcp dport {port} notrack");
+            let _ = writeln!(outgoing, "meta nfproto {family} fib saddr type local tcp sport {port} notrack");
+        }
+        if !instances.is_empty() {
+            sets.push_str(&self.set("instances", &instances));
+            // A client that reaches an instance through this host may use one of these ports too, and need address translation.
+            let _ = writeln!(
+                incoming,
+                "{ip} saddr . tcp sport @instances{suffix} tcp dport {ports} fib daddr type local notrack"
+            );
+            let _ = writeln!(outgoing, "{ip} daddr . tcp dport @instances{suffix} tcp sport {ports} notrack");
+        }
     }
-    let elements: Vec<String> =
-        addresses.iter().map(|address| format!("{} . {}", address.ip(), address.port())).collect();
-    format!("set {name} {{ type ipv4_addr . inet_service; elements = {{ {} }}; }}\n", elements.join(", "))
+
+    fn set(&self, name: &str, addresses: &BTreeSet<SocketAddr>) -> String {
+        let elements: Vec<String> =
+            addresses.iter().map(|address| format!("{} . {}", address.ip(), address.port())).collect();
+        let Self { address, suffix, .. } = self;
+        let elements = elements.join(", ");
+        format!("set {name}{suffix} {{ type {address} . inet_service; elements = {{ {elements} }}; }}\n")
+    }
 }
 
 #[cfg(test)]
@@ -143,32 +159,49 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_of_both_legs_are_exempted() {
-        let rules = ruleset("router_notrack", &exempt(&["10.0.1.1:80"], &["10.0.2.12:80", "10.0.2.11:8080"]));
+    fn both_directions_of_both_legs_are_exempted_in_each_family() {
+        let rules = ruleset(
+            "router_notrack",
+            &exempt(
+                &["10.0.1.1:80", "[fd77:1::10]:80"],
+                &["10.0.2.12:80", "10.0.2.11:8080", "[fd77:2::11]:80"],
+            ),
+        );
         assert_eq!(
             rules,
-            "table ip router_notrack\n\
-             delete table ip router_notrack\n\
-             table ip router_notrack {\n\
+            "table inet router_notrack\n\
+             delete table inet router_notrack\n\
+             table inet router_notrack {\n\
              set vips { type ipv4_addr . inet_service; elements = { 10.0.1.1 . 80 }; }\n\
              set instances { type ipv4_addr . inet_service; elements = { 10.0.2.11 . 8080, 10.0.2.12 . 80 }; }\n\
+             set vips6 { type ipv6_addr . inet_service; elements = { fd77:1::10 . 80 }; }\n\
+             set instances6 { type ipv6_addr . inet_service; elements = { fd77:2::11 . 80 }; }\n\
              chain incoming { type filter hook prerouting priority raw; policy accept;\n\
              ip daddr . tcp dport @vips notrack\n\
              ip saddr . tcp sport @instances tcp dport 20000-59999 fib daddr type local notrack\n\
+             ip6 daddr . tcp dport @vips6 notrack\n\
+             ip6 saddr . tcp sport @instances6 tcp dport 20000-59999 fib daddr type local notrack\n\
              }\n\
              chain outgoing { type filter hook output priority raw; policy accept;\n\
              ip saddr . tcp sport @vips notrack\n\
              ip daddr . tcp dport @instances tcp sport 20000-59999 notrack\n\
+             ip6 saddr . tcp sport @vips6 notrack\n\
+             ip6 daddr . tcp dport @instances6 tcp sport 20000-59999 notrack\n\
              }\n\
              }\n"
         );
     }
 
     #[test]
-    fn a_wildcard_listener_is_exempted_on_every_address_and_ipv6_on_none() {
-        let rules = ruleset("t", &exempt(&["0.0.0.0:8080", "[::1]:80"], &["[fd77::1]:80"]));
-        assert!(rules.contains("fib daddr type local tcp dport 8080 notrack"), "{rules}");
-        assert!(!rules.contains("set ") && !rules.contains("::"), "{rules}");
+    fn a_wildcard_listener_is_exempted_on_every_address_of_its_family() {
+        let rules = ruleset("t", &exempt(&["0.0.0.0:8080", "[::]:80"], &[]));
+        for rule in [
+            "meta nfproto ipv4 fib daddr type local tcp dport 8080 notrack",
+            "meta nfproto ipv6 fib daddr type local tcp dport 80 notrack",
+        ] {
+            assert!(rules.contains(rule), "{rules}");
+        }
+        assert!(!rules.contains("set "), "{rules}");
     }
 
     #[test]

@@ -4,13 +4,14 @@
 //! the sequence numbers of the two legs differ by constants, which are known *before* the head is sent. What the sockets have acknowledged and the other
 //! side has not is in custody: `ack_cut` and `seq_cut` tell the packet path which packets still belong to the sockets.
 
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 
 use router_common::abi::flow::{
-    FLAG_ERASE_TIMESTAMPS, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Progress, Translation,
+    FLAG_ERASE_TIMESTAMPS, FLAG_IPV6, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Progress, Translation,
 };
-use router_common::abi::key::FlowKey;
+use router_common::abi::key::{FlowKey, address_of, words_of};
 use router_common::abi::reason::RelayReason;
+use router_common::abi::shared::Shared32;
 use router_common::wire::checksum::Diff;
 
 use super::sockets::SocketState;
@@ -19,42 +20,65 @@ use super::sockets::SocketState;
 /// updates and SACK.
 pub const MAX_CUSTODY: u32 = 64 * 1024;
 
-/// The four ends of a connection through the router.
+/// The four ends of a connection through the router, all of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    pub client: SocketAddrV4,
-    pub vip: SocketAddrV4,
-    pub source: SocketAddrV4,
-    pub instance: SocketAddrV4,
+    pub client: SocketAddr,
+    pub vip: SocketAddr,
+    pub source: SocketAddr,
+    pub instance: SocketAddr,
 }
 
 impl Ends {
+    /// The ends, without what only means something to this host. A reason where packets cannot be translated between them.
+    pub fn new(ends: [SocketAddr; 4]) -> Result<Self, RelayReason> {
+        let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+        let [client, vip, source, instance] = ends.map(plain);
+        let ends = [client, vip, source, instance];
+        if ends.iter().any(|end| matches!(end.ip(), IpAddr::V6(address) if address.is_unicast_link_local())) {
+            return Err(RelayReason::LinkLocal);
+        }
+        if ends.iter().any(|end| end.is_ipv6() != client.is_ipv6()) {
+            return Err(RelayReason::Family);
+        }
+        Ok(Self { client, vip, source, instance })
+    }
+
     /// The tuple of packets from the client.
     pub fn client_key(&self) -> FlowKey {
-        FlowKey::tcp(self.client, self.vip)
+        key(self.client, self.vip)
     }
 
     /// The tuple of packets from the instance.
     pub fn instance_key(&self) -> FlowKey {
-        FlowKey::tcp(self.instance, self.source)
+        key(self.instance, self.source)
+    }
+
+    fn family_flag(&self) -> u32 {
+        if self.client.is_ipv6() { FLAG_IPV6 } else { 0 }
     }
 
     /// Reads the ends back from a filled flow.
     pub fn of(flow: &Flow) -> Self {
         let [to_instance, to_client] = &flow.translations;
-        let end = |translation: &Translation, which: usize| {
-            let address = [&translation.source, &translation.destination][which][0].get();
-            let ports = translation.ports.get().to_ne_bytes();
+        let is_ipv6 = to_instance.traits.get() & FLAG_IPV6 != 0;
+        let end = |address: &[Shared32; 4], ports: &Shared32, which: usize| {
+            let words = [0, 1, 2, 3].map(|word: usize| address[word].get());
+            let ports = ports.get().to_ne_bytes();
             let port = u16::from_be_bytes([ports[2 * which], ports[2 * which + 1]]);
-            SocketAddrV4::new(address.to_ne_bytes().into(), port)
+            SocketAddr::new(address_of(words, is_ipv6), port)
         };
         Self {
-            source: end(to_instance, 0),
-            instance: end(to_instance, 1),
-            vip: end(to_client, 0),
-            client: end(to_client, 1),
+            source: end(&to_instance.source, &to_instance.ports, 0),
+            instance: end(&to_instance.destination, &to_instance.ports, 1),
+            vip: end(&to_client.source, &to_client.ports, 0),
+            client: end(&to_client.destination, &to_client.ports, 1),
         }
     }
+}
+
+fn key(source: SocketAddr, destination: SocketAddr) -> FlowKey {
+    FlowKey::tcp(source, destination).expect("the ends of a flow are of one family")
 }
 
 /// Bytes that the daemon has read from the client and not sent, and what it will send for them.
@@ -125,9 +149,10 @@ pub fn fill(
 
     let both = client.agreed.timestamps && instance.agreed.timestamps;
     let erase = client.agreed.timestamps && !instance.agreed.timestamps;
+    let live = FLAG_LIVE | ends.family_flag();
     let client_flags =
-        FLAG_LIVE | if both { FLAG_TIMESTAMPS } else { 0 } | if erase { FLAG_ERASE_TIMESTAMPS } else { 0 };
-    let instance_flags = FLAG_LIVE | if both { FLAG_TIMESTAMPS } else { 0 };
+        live | if both { FLAG_TIMESTAMPS } else { 0 } | if erase { FLAG_ERASE_TIMESTAMPS } else { 0 };
+    let instance_flags = live | if both { FLAG_TIMESTAMPS } else { 0 };
 
     let [from_client, from_instance] = &flow.translations;
     address(from_client, (ends.client, ends.vip), (ends.source, ends.instance));
@@ -160,20 +185,17 @@ pub fn fill(
     ));
 }
 
-fn address(translation: &Translation, old: (SocketAddrV4, SocketAddrV4), new: (SocketAddrV4, SocketAddrV4)) {
-    let (old, new) = (FlowKey::tcp(old.0, old.1), FlowKey::tcp(new.0, new.1));
-    for (word, value) in translation.source.iter().zip([new.source, 0, 0, 0]) {
-        word.set(value);
-    }
-    for (word, value) in translation.destination.iter().zip([new.destination, 0, 0, 0]) {
-        word.set(value);
-    }
-    let [a, b] = [new.source_port, new.destination_port].map(u16::to_ne_bytes);
-    translation.ports.set(u32::from_ne_bytes([a[0], a[1], b[0], b[1]]));
+fn address(translation: &Translation, old: (SocketAddr, SocketAddr), new: (SocketAddr, SocketAddr)) {
     let mut diff = Diff::default();
-    diff.replace(old.source, new.source);
-    diff.replace(old.destination, new.destination);
+    for (place, old, new) in [(&translation.source, old.0, new.0), (&translation.destination, old.1, new.1)] {
+        for ((word, old), new) in place.iter().zip(words_of(old.ip())).zip(words_of(new.ip())) {
+            diff.replace(old, new);
+            word.set(new);
+        }
+    }
     translation.address_diff.set(diff.fold());
+    let [a, b] = [new.0.port(), new.1.port()].map(u16::to_be_bytes);
+    translation.ports.set(u32::from_ne_bytes([a[0], a[1], b[0], b[1]]));
 }
 
 /// The progress of a sender as our socket towards it knows it.
@@ -197,13 +219,12 @@ mod tests {
     use super::super::sockets::Agreed;
     use super::*;
 
+    fn ends_of(ends: [&str; 4]) -> Result<Ends, RelayReason> {
+        Ends::new(ends.map(|end| end.parse().unwrap()))
+    }
+
     fn ends() -> Ends {
-        Ends {
-            client: "10.77.1.2:40000".parse().unwrap(),
-            vip: "10.77.1.10:80".parse().unwrap(),
-            source: "10.77.2.1:20000".parse().unwrap(),
-            instance: "10.77.2.11:8080".parse().unwrap(),
-        }
+        ends_of(["10.77.1.2:40000", "10.77.1.10:80", "10.77.2.1:20000", "10.77.2.11:8080"]).unwrap()
     }
 
     fn socket(write_seq: u32, rcv_nxt: u32) -> SocketState {
@@ -214,10 +235,24 @@ mod tests {
 
     #[test]
     fn the_ends_are_read_back_from_the_flow() {
+        let ipv6 = ["[fd77:1::2]:40000", "[fd77:1::10]:80", "[fd77:2::1]:20000", "[fd77:2::11]:8080"];
         let flow = Flow::default();
-        let next_hops = NextHops { to_client: 1, to_instance: 2 };
-        fill(&flow, &ends(), &socket(1, 2), &socket(3, 4), Pending { new_head: 0, surplus: 0 }, next_hops, 7);
-        assert_eq!(Ends::of(&flow), ends());
+        for ends in [ends(), ends_of(ipv6).unwrap(), ends()] {
+            let next_hops = NextHops { to_client: 1, to_instance: 2 };
+            fill(&flow, &ends, &socket(1, 2), &socket(3, 4), NOTHING, next_hops, 7);
+            assert_eq!(Ends::of(&flow), ends);
+        }
+    }
+
+    #[test]
+    fn ends_of_two_families_are_no_flow_but_ipv4_in_ipv6_form_is_ipv4() {
+        let mixed = ["[fd77:1::2]:40000", "[fd77:1::10]:80", "10.77.2.1:20000", "10.77.2.11:8080"];
+        assert_eq!(ends_of(mixed), Err(RelayReason::Family));
+        let mapped =
+            ["[::ffff:10.77.1.2]:40000", "[::ffff:10.77.1.10]:80", "10.77.2.1:20000", "10.77.2.11:8080"];
+        assert_eq!(ends_of(mapped), Ok(ends()));
+        let on_the_link = ["[fe80::2%3]:40000", "[fd77:1::10]:80", "[fd77:2::1]:20000", "[fd77:2::11]:8080"];
+        assert_eq!(ends_of(on_the_link), Err(RelayReason::LinkLocal));
     }
 
     #[test]

@@ -46,7 +46,8 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
     let mut insertion = set_cookie.map(HeadInsertion::new);
     let (rule, lengths) = (table.rule_name(rule), (head_len, surplus_len));
     let received = (head_len + surplus_len) as u64;
-    let mut fate = Fate::new(listener, source_port.is_some());
+    let one_family = record.client().is_ipv4() == table.instance(id).address.is_ipv4();
+    let mut fate = Fate::new(listener, one_family, source_port.is_some());
     let mut held = Held { client, instance, unsent: first, owned: Owned { session, source_port } };
 
     if insertion.is_some() {
@@ -155,12 +156,15 @@ struct Fate {
 }
 
 impl Fate {
-    fn new(listener: &Listener, on_own_port: bool) -> Self {
+    /// `one_family`: of client and instance.
+    fn new(listener: &Listener, one_family: bool, on_own_port: bool) -> Self {
         let mut fate = Self { watch: None, reason: None, refusal: None };
         if listener.settings.offload == Offload::Relay {
             fate.relayed(listener, RelayReason::Configured);
         } else if listener.context.flows.is_none() {
             fate.relayed(listener, RelayReason::NoDatapath);
+        } else if !one_family {
+            fate.relayed(listener, RelayReason::Family);
         } else if !on_own_port {
             fate.relayed(listener, RelayReason::NoSourcePort);
         } else {

@@ -101,9 +101,8 @@ async fn reach(
         let candidate = choice.next(client.as_fd(), record).await?;
         let instance = candidate.table.instance(candidate.id).address;
         let began = Instant::now();
-        match connect(context, instance, settings.connect_timeout, for_handoff(listener, client.as_fd()))
-            .await
-        {
+        let for_handoff = for_handoff(listener, client.as_fd(), [address, instance.ip()]);
+        match connect(context, instance, settings.connect_timeout, for_handoff).await {
             Ok(connected) => break (candidate, connected, began.elapsed()),
             Err(error) => choice.failed(&candidate, &error)?,
         }
@@ -150,9 +149,17 @@ fn check_pipelining(listener: &Listener, head: &HttpHead<'_>, surplus: &[u8]) ->
     if listener.settings.pipelining { Ok(()) } else { Err(RefuseReason::Pipelined) }
 }
 
-/// What a connection to an instance needs so that it may be handed off; `None` if this listener's are not.
-pub(super) fn for_handoff<'a>(listener: &'a Listener, client: BorrowedFd<'_>) -> Option<ForHandoff<'a>> {
+/// What a connection to an instance needs so that it may be handed off; `None` if this listener's are not, or if the client and the instance are
+/// of two families.
+pub(super) fn for_handoff<'a>(
+    listener: &'a Listener,
+    client: BorrowedFd<'_>,
+    ends: [IpAddr; 2],
+) -> Option<ForHandoff<'a>> {
     let flows = listener.context.flows.as_deref().filter(|_| listener.settings.offload != Offload::Relay)?;
+    if ends[0].is_ipv4() != ends[1].is_ipv4() {
+        return None;
+    }
     let client = sockopt::tcp_info(client).ok()?;
     Some(ForHandoff { flows, client })
 }

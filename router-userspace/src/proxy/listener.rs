@@ -99,6 +99,10 @@ fn new_socket(address: SocketAddr) -> io::Result<Socket> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // Whatever net.ipv6.bindv6only says: `[::]:80` leaves 0.0.0.0:80 to another listener.
+        socket.set_only_v6(true)?;
+    }
     Ok(socket)
 }
 

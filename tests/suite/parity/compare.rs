@@ -9,6 +9,7 @@ use router_common::path::{self, Verdict};
 use support::Datapath;
 use support::datapath::{TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, monotonic_now};
 
+use crate::pictures::bench::ip::Ip;
 use crate::pictures::bench::model::{Marks, walk};
 
 /// Runs one frame through both builds; `table` is what it meets and stays as it is.
@@ -78,10 +79,12 @@ fn shown_milliseconds(table: &MemoryFlows, after: &Flow, frame: &[u8]) -> Option
         let (old, new) = (table.flows[0].progress(*side), after.progress(*side));
         old.timestamp_delta.get() != new.timestamp_delta.get()
     })?;
-    let options = walk(&frame[54..34 + usize::from(frame[46] >> 4) * 4]).expect("they were translated");
+    let ip = Ip::of(frame).expect("it was translated");
+    let end = ip.tcp() + usize::from(frame[ip.tcp() + 12] >> 4) * 4;
+    let options = walk(&frame[ip.options()..end]).expect("they were translated");
     let (_, at, _) =
         options.iter().rfind(|(kind, _, length)| (*kind, *length) == (8, 8)).expect("there are timestamps");
-    let value = u32::from_be_bytes(frame[54 + at..58 + at].try_into().unwrap());
+    let value = u32::from_be_bytes(frame[ip.options() + at..][..4].try_into().unwrap());
     let ours = after.progress(side).timestamp_delta.get().wrapping_add(value);
     Some(ours.wrapping_sub(after.translation(side).clock_offset.get()).wrapping_sub(1))
 }

@@ -1,7 +1,7 @@
 //! Names and addresses of the hosts. Fixed, so that scripts can rely on them.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use anyhow::{Error, bail};
@@ -11,7 +11,7 @@ use anyhow::{Error, bail};
 pub enum Host {
     /// 10.77.1.2, fd77:1::2, on its interface `eth0`.
     Client,
-    /// Where the router runs: 10.77.1.1 and the VIP 10.77.1.10 on `client`, 10.77.2.1 on `backends`.
+    /// Where the router runs: 10.77.1.1, fd77:1::1 and the VIPs 10.77.1.10, fd77:1::10 on `client`; 10.77.2.1, fd77:2::1 on `backends`.
     Gateway,
     /// The switch between gateway and backends.
     Switch,
@@ -48,12 +48,49 @@ impl FromStr for Host {
     }
 }
 
-/// The address by which the others reach `host`; of the gateway, the one on the clients' side.
+/// A version of IP. Every host of the lab has addresses of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    /// Where the client finds the router.
+    pub fn vip(self) -> IpAddr {
+        self.choose([10, 77, 1, 10], [0xfd77, 1, 0, 0, 0, 0, 0, 0x10])
+    }
+
+    /// The router's own address on the instances' side.
+    pub fn source(self) -> IpAddr {
+        self.choose([10, 77, 2, 1], [0xfd77, 2, 0, 0, 0, 0, 0, 1])
+    }
+
+    /// The address by which the others reach `host`; of the gateway, the one on the clients' side.
+    pub fn address(self, host: Host) -> IpAddr {
+        match host {
+            Host::Client => self.choose([10, 77, 1, 2], [0xfd77, 1, 0, 0, 0, 0, 0, 2]),
+            Host::Gateway => self.choose([10, 77, 1, 1], [0xfd77, 1, 0, 0, 0, 0, 0, 1]),
+            Host::Switch => self.choose([0; 4], [0; 8]),
+            Host::Backend(number) => {
+                // As decimal digits, which is how the number looks in the lab's description.
+                let last = u16::from_str_radix(&(10 + u16::from(number)).to_string(), 16).expect("digits");
+                self.choose([10, 77, 2, 10 + number], [0xfd77, 2, 0, 0, 0, 0, 0, last])
+            }
+        }
+    }
+
+    fn choose(self, v4: [u8; 4], v6: [u16; 8]) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::from(v4).into(),
+            Self::V6 => Ipv6Addr::from(v6).into(),
+        }
+    }
+}
+
+/// The IPv4 address by which the others reach `host`; of the gateway, the one on the clients' side.
 pub fn address(host: Host) -> IpAddr {
-    IpAddr::V4(match host {
-        Host::Client => Ipv4Addr::new(10, 77, 1, 2),
-        Host::Gateway => Ipv4Addr::new(10, 77, 1, 1),
-        Host::Switch => Ipv4Addr::UNSPECIFIED,
-        Host::Backend(number) => Ipv4Addr::new(10, 77, 2, 10 + number),
-    })
+    Family::V4.address(host)
 }

@@ -17,7 +17,7 @@ pub mod peers;
 mod processes;
 
 pub use bpf_file_system::{BpfFileSystem, PinDirectory};
-pub use host::{Host, address};
+pub use host::{Family, Host, address};
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -174,7 +174,7 @@ impl Lab {
         network::discard(self, host, (permille > 0).then_some(&condition))
     }
 
-    /// Drops those packets arriving at `host` that match `condition`, such as `ip length > 100`. [`Lab::lose`] of 0 ends it.
+    /// Drops those packets arriving at `host` that match `condition`, such as `meta length > 100`. [`Lab::lose`] of 0 ends it.
     pub fn discard(&self, host: Host, condition: &str) -> Result<()> {
         network::discard(self, host, Some(condition))
     }

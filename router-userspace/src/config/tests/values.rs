@@ -171,6 +171,11 @@ fn addresses_are_literal_and_have_a_port() {
         "is an IPv4 address in IPv6 form: ::ffff:10.0.2.11 (write 10.0.2.11)"
     );
     assert_eq!(
+        at("[fe80::11]:80"),
+        "is a link-local address, which means nothing without its interface: fe80::11 (use a global address, or a unique local one such as fd00::1)"
+    );
+    assert_eq!(at("[fd77:2::11%3]:80"), format!("must not name an interface: [fd77:2::11%3]:80 ({EXAMPLE})"));
+    assert_eq!(
         at("0.0.0.0:81"),
         "r.toml:11:11: an instance cannot have the address 0.0.0.0 (write the address that the server listens on)"
     );

@@ -21,6 +21,7 @@ pub use body::{Body, MAX_BODY_BYTES, Said};
 pub use tokens::{TokenError, Tokens};
 
 use super::server::{Serving, Timeouts, accept, yield_to_traffic};
+use super::tcp;
 use crate::core::counters::Counters;
 
 /// Instances that may be connected at once. The one that has been idle longest makes room for another.
@@ -96,8 +97,7 @@ impl ReportServer {
     /// Listens on `address` and answers on a new thread, so that a flood of reports slows down nothing else.
     pub fn start(address: SocketAddr, state: ReportState) -> Result<Self, ReportsError> {
         let listen = || {
-            let listener = std::net::TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
+            let listener = tcp::listen(address)?;
             let address = listener.local_addr()?;
             Ok((listener, address))
         };

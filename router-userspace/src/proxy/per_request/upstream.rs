@@ -57,7 +57,8 @@ impl Upstream {
         client: Option<BorrowedFd<'_>>,
     ) -> Result<Self, ConnectError> {
         let listener = &*shared.listener;
-        let for_handoff = client.and_then(|client| for_handoff(listener, client));
+        let ends = [shared.peer.ip(), instance.ip()];
+        let for_handoff = client.and_then(|client| for_handoff(listener, client, ends));
         let patience = listener.settings.connect_timeout;
         let Connected { endpoint, source_port } =
             connect(&listener.context, instance, patience, for_handoff).await?;
