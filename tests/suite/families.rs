@@ -139,6 +139,35 @@ fn wildcards_of_both_families_share_a_port_and_each_takes_its_own() {
 
 #[test]
 #[ignore = "needs root"]
+fn the_interfaces_of_listeners_and_instances_on_ipv6_are_found_by_themselves() {
+    let lab = TestLab::with_backends(1);
+    let rest = r#"[[listener]]
+name = "six"
+address = "[fd77:1::10]:80"
+offload = "handoff"
+
+[[pool]]
+name = "six"
+[[pool.instance]]
+name = "six1"
+address = "[fd77:2::11]:80"
+
+[default_rule]
+pools = ["six"]
+"#;
+    let configuration = router::configuration(&lab, "", "", rest);
+    let named = "interfaces = [\"client\", \"backends\"]";
+    assert!(configuration.contains(named));
+    let router = Router::start(&lab, &configuration.replace(named, "interfaces = \"auto\""));
+    let mut connection = connect(&lab, Family::V6);
+    assert_eq!(connection.get("/files/64k").unwrap().body.len(), 64 << 10);
+    flow_of(&router, &connection);
+    let status = router.ctl(["status"]);
+    assert_eq!(status["datapath"]["detail"], "TCX on backends, client");
+}
+
+#[test]
+#[ignore = "needs root"]
 fn rules_know_clients_by_networks_of_either_family() {
     let lab = TestLab::with_backends(1);
     let rules = r#"

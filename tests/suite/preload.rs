@@ -1,28 +1,31 @@
 //! Resources that are opened on instances before users ask for them.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::lab::peers;
+use support::lab::{Family, Host, peers};
 use support::router::configuration;
 use support::{Curl, Entry, Router, TestLab};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Three instances that are checked, and a rule that opens `sales` on some of them; `keys` are the others of its preload.
-fn settings(lab: &TestLab, keys: &str) -> String {
+fn settings(family: Family, lab: &TestLab, keys: &str) -> String {
     let listeners: String = [("handoff", 80), ("auto", 81), ("relay", 82)]
         .map(|(way, port)| {
+            let vip = SocketAddr::new(family.vip(), port);
             format!(
-                "[[listener]]\nname = \"{way}\"\naddress = \"10.77.1.10:{port}\"\noffload = \"{way}\"\n\
+                "[[listener]]\nname = \"{way}\"\naddress = \"{vip}\"\noffload = \"{way}\"\n\
                  resource = {{ path_regex = '^/analysis/([^/]+)' }}\n\n"
             )
         })
         .concat();
     let instances: String = (1..=3)
         .map(|number| {
-            format!("[[pool.instance]]\nname = \"web{number}\"\naddress = \"10.77.2.1{number}:80\"\n\n")
+            let address = SocketAddr::new(family.address(Host::Backend(number)), 80);
+            format!("[[pool.instance]]\nname = \"web{number}\"\naddress = \"{address}\"\n\n")
         })
         .collect();
     let rest = format!(
@@ -59,36 +62,40 @@ fn metric(router: &Router, series: &str) -> u64 {
 }
 
 /// The number of the backend that answers, over each way of carrying connections.
-fn served_by(lab: &TestLab, path: &str) -> BTreeSet<u8> {
+fn served_by(family: Family, lab: &TestLab, path: &str) -> BTreeSet<u8> {
     let ask = |entry: Entry| {
-        let reply = Curl::new(lab).get(entry.url(path));
+        let reply = Curl::new(lab).get(entry.url_over(family, path));
         assert_eq!(reply.status, 200);
         reply.instance().unwrap().strip_prefix("backend").unwrap().parse().unwrap()
     };
     [Entry::Handoff, Entry::Auto, Entry::Relay, Entry::Relay].map(ask).into()
 }
 
-#[test]
-#[ignore = "needs root"]
-fn a_preload_survives_the_death_of_its_instance_and_users_go_where_it_is() {
+support::over_both_families! {
+    a_preload_survives_the_death_of_its_instance_and_users_go_where_it_is
+}
+
+fn a_preload_survives_the_death_of_its_instance_and_users_go_where_it_is(family: Family) {
     let lab = TestLab::with_backends(3);
-    let mut router =
-        Router::start(&lab, &settings(&lab, r#"instances = 1, request = "GET /analysis/{resource}/open""#));
+    let mut router = Router::start(
+        &lab,
+        &settings(family, &lab, r#"instances = 1, request = "GET /analysis/{resource}/open""#),
+    );
     router.eventually(LIMIT, "the resource is open on one instance", |router| loaded(router).len() == 1);
     let first = loaded(&router);
     let row = &preloads(&router)[0];
     assert_eq!((&row["rule"], &row["resource"]), (&"analyses".into(), &"sales".into()));
     assert_eq!((&row["state"], &row["last"]["status"]), (&"loaded".into(), &200.into()), "{row}");
     assert!(row["next_in_seconds"].as_f64().unwrap() > 3_000.0, "{row}");
-    assert_eq!(served_by(&lab, "/analysis/sales"), first, "users of the resource go there");
-    assert_ne!(served_by(&lab, "/analysis/other"), first, "others spread");
+    assert_eq!(served_by(family, &lab, "/analysis/sales"), first, "users of the resource go there");
+    assert_ne!(served_by(family, &lab, "/analysis/other"), first, "others spread");
 
     peers::stop_one(&lab, *first.first().unwrap()).unwrap();
     router.eventually(LIMIT, "another instance is picked", |router| {
         let now = loaded(router);
         now.len() == 1 && now != first
     });
-    assert_eq!(served_by(&lab, "/analysis/sales"), loaded(&router));
+    assert_eq!(served_by(family, &lab, "/analysis/sales"), loaded(&router));
     assert_eq!(metric(&router, "router_preload_requests_total{result=\"succeeded\"} "), 2);
 
     // Whatever was loaded is loaded anew by the next daemon.
@@ -104,7 +111,7 @@ fn a_preload_survives_the_death_of_its_instance_and_users_go_where_it_is() {
 fn repeated_failures_stop_with_a_status_and_a_reload_begins_anew() {
     let lab = TestLab::with_backends(3);
     let failing = r#"instances = 2, retries = 1, retry_delay = "10ms", request = "GET /files/{resource}""#;
-    let router = Router::start(&lab, &settings(&lab, failing));
+    let router = Router::start(&lab, &settings(Family::V4, &lab, failing));
     let stopped = |router: &Router| {
         let rows = preloads(router);
         rows.len() == 2 && rows.iter().all(|row| row["state"] == "stopped")

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::SocketAddr;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::lab::Host;
+use support::lab::{Family, Host};
 use support::{Connection, Curl, Entry, Router, Scene, TestLab, router};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -123,14 +124,15 @@ impl Drop for Agent {
 }
 
 fn agent(scene: &Scene, number: u8) -> Agent {
-    agent_with(&scene.lab, number, &[])
+    agent_with(&scene.lab, number, LISTEN.parse().unwrap(), &[])
 }
 
-fn agent_with(lab: &TestLab, number: u8, further: &[&str]) -> Agent {
+fn agent_with(lab: &TestLab, number: u8, router: SocketAddr, further: &[&str]) -> Agent {
     let token_file = lab.host_dir(Host::Gateway).join("token");
     let child = lab
         .command(Host::Backend(number), router::binary("router-agent"))
-        .args(["--router", LISTEN, "--interval", "200ms", "--instance", &format!("nginx{number}")])
+        .args(["--router", &router.to_string(), "--interval", "200ms"])
+        .args(["--instance", &format!("nginx{number}")])
         .arg("--token-file")
         .arg(token_file)
         .args(further)
@@ -163,21 +165,25 @@ fn a_silent_instance_is_out_of_contact_and_rejoins_by_itself() {
     assert_eq!(served_by(&scene), names(&["backend1", "backend2", "backend3"]));
 }
 
-#[test]
-#[ignore = "needs root"]
-fn instances_join_an_empty_pool_by_reporting_and_are_forgotten_after_a_long_silence() {
+support::over_both_families! {
+    instances_join_an_empty_pool_by_reporting_and_are_forgotten_after_a_long_silence
+}
+
+fn instances_join_an_empty_pool_by_reporting_and_are_forgotten_after_a_long_silence(family: Family) {
     let lab = TestLab::with_backends(2);
     let folder = lab.host_dir(Host::Gateway);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("token"), TOKEN).unwrap();
+    let listen = SocketAddr::new(family.source(), 9190);
+    let vip = SocketAddr::new(family.vip(), 80);
     let site = format!(
         r#"
 [reports]
-listen = "{LISTEN}"
+listen = "{listen}"
 
 [[listener]]
 name = "web"
-address = "10.77.1.10:80"
+address = "{vip}"
 
 [[pool]]
 name = "farm"
@@ -188,7 +194,7 @@ thresholds = {{ strained_cpu = -1, exhausted_cpu = -1, strained_memory = -1, exh
         token = folder.join("token").display()
     );
     let router = Router::start(&lab, &router::configuration(&lab, "", "", &site));
-    let ask = || Curl::on(&lab, Host::Client).get("http://10.77.1.10/whoami");
+    let ask = || Curl::on(&lab, Host::Client).get(format!("http://{vip}/whoami"));
     let serving = || -> BTreeSet<String> {
         let all = router.ctl(["instances"]);
         let serving = all.as_array().unwrap().iter().filter(|one| one["serving"] == true);
@@ -196,10 +202,14 @@ thresholds = {{ strained_cpu = -1, exhausted_cpu = -1, strained_memory = -1, exh
     };
     assert_eq!(ask().status, 503, "nobody has joined");
 
-    let _first = agent_with(&lab, 1, &["--address", "10.77.2.11:80"]);
+    let join = |number: u8| {
+        let address = SocketAddr::new(family.address(Host::Backend(number)), 80).to_string();
+        agent_with(&lab, number, listen, &["--address", &address])
+    };
+    let _first = join(1);
     router.eventually(LIMIT, "the first has joined", |_| serving() == names(&["nginx1"]));
     assert_eq!(ask().text(), "backend1\n");
-    let second = agent_with(&lab, 2, &["--address", "10.77.2.12:80"]);
+    let second = join(2);
     router.eventually(LIMIT, "the second has joined", |_| serving() == names(&["nginx1", "nginx2"]));
     let answers: BTreeSet<String> = (0..4).map(|_| ask().text().trim().to_owned()).collect();
     assert_eq!(answers, names(&["backend1", "backend2"]));

@@ -43,7 +43,11 @@ impl Entry {
 
     /// Of a scene over IPv4.
     pub fn url(self, path: &str) -> String {
-        format!("http://{}{path}", self.address())
+        self.url_over(Family::V4, path)
+    }
+
+    pub fn url_over(self, family: Family, path: &str) -> String {
+        format!("http://{}{path}", self.address_over(family))
     }
 }
 
@@ -103,7 +107,7 @@ impl Scene {
     }
 
     pub fn url(&self, entry: Entry, path: &str) -> String {
-        format!("http://{}{path}", self.address(entry))
+        entry.url_over(self.family, path)
     }
 
     pub fn connect(&self, entry: Entry) -> Connection {
