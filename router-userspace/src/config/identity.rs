@@ -13,6 +13,7 @@ use super::values::{self, Found, Wrong};
 use crate::core::identity::{
     IdentitySpec, Place, ResourceSource, SessionSource, SessionSpec, Trusted, UserSource,
 };
+use crate::core::networks;
 
 /// Greatest size of a compiled `path_regex`, in bytes.
 const REGEX_SIZE_LIMIT: usize = 1 << 20;
@@ -95,7 +96,7 @@ fn user(section: Section<'_, '_>) -> Option<Trusted<UserSource>> {
     let mut sources: Vec<UserSource> = places(&section).into_iter().map(UserSource::In).collect();
     let basic = section.defaulted("basic_auth", values::boolean).value;
     sources.extend(basic.then_some(UserSource::BasicAuth));
-    let trusted = section.required("trusted_sources", networks);
+    let trusted = section.required("trusted_sources", network_list);
     let wanted = "header = \"NAME\", cookie = \"NAME\", query = \"NAME\" or basic_auth = true";
     let source = only_one(&section, sources, wanted);
     section.finish();
@@ -104,7 +105,7 @@ fn user(section: Section<'_, '_>) -> Option<Trusted<UserSource>> {
 
 fn groups(section: Section<'_, '_>) -> Option<Trusted<String>> {
     let header = section.required("header", field_name);
-    let trusted = section.required("trusted_sources", networks);
+    let trusted = section.required("trusted_sources", network_list);
     section.finish();
     Some(Trusted { source: header?.value, trusted: trusted?.value })
 }
@@ -164,16 +165,16 @@ fn parameter(found: Found<'_>) -> Result<String, Wrong> {
     if name.is_empty() { Err(Wrong::new("must not be empty")) } else { Ok(name) }
 }
 
-fn networks(found: Found<'_>) -> Result<Vec<IpNet>, Wrong> {
+fn network_list(found: Found<'_>) -> Result<Vec<IpNet>, Wrong> {
     const HELP: &str = "write a list of networks and addresses, such as [\"10.0.0.0/8\", \"2001:db8::1\"]";
     let DeValue::Array(elements) = found else {
         return Err(Wrong::new(format!("must be a list, not {}", describe(found))).help(HELP));
     };
     let network = |element: &DeValue<'_>| {
         let text = values::string(element).map_err(|wrong| wrong.help(HELP))?;
-        let parsed = text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from));
-        parsed
-            .map_err(|_| Wrong::new(format!("has {}, which is not a network", describe(element))).help(HELP))
+        networks::parse(&text).ok_or_else(|| {
+            Wrong::new(format!("has {}, which is not a network", describe(element))).help(HELP)
+        })
     };
     elements.iter().map(|element| network(element.get_ref())).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use super::protocol::{Flow, FlowQuery, Flows, Listener};
 use super::routes::Refusal;
 use super::state::State;
+use crate::core::networks;
 use crate::core::table::RoutingTable;
 use crate::flows::table::{FlowInfo, FlowState};
 
@@ -111,15 +112,15 @@ impl FromStr for Client {
     type Err = Refusal;
 
     fn from_str(text: &str) -> Result<Self, Refusal> {
-        let address = || text.parse::<IpAddr>().map(IpNet::from).map(Self::Network);
-        text.parse().map(Self::Socket).or_else(|_| address()).or_else(|_| text.parse().map(Self::Network)).map_err(
-            |_| {
-                Refusal::bad_request(
-                    format!("client \"{text}\" is not an address"),
-                    "give an address (10.1.2.3), an address and port (10.1.2.3:4567) or a network (10.0.0.0/8)",
-                )
-            },
-        )
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Socket(address));
+        }
+        networks::parse(text).map(Self::Network).ok_or_else(|| {
+            Refusal::bad_request(
+                format!("client \"{text}\" is not an address"),
+                "give an address (10.1.2.3), an address and port (10.1.2.3:4567, [fd77::2]:4567) or a network (10.0.0.0/8)",
+            )
+        })
     }
 }
 

@@ -17,6 +17,7 @@ pub mod identity;
 pub mod load;
 pub mod memory;
 pub mod methods;
+pub mod networks;
 pub mod path;
 pub mod persistence;
 pub mod pool;

@@ -1,15 +1,14 @@
 //! The functions of the rule language: their names, what they take, and how a call becomes a predicate.
 
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use regex::{RegexBuilder, bytes};
 
 use super::ExpressionError;
 use super::expression::{Argument, Call};
 use super::predicate::{Predicate, ValueTest, bare_host};
-use crate::core::path;
+use crate::core::{networks, path};
 
 /// Greatest size of one compiled regular expression, in bytes.
 const REGEX_SIZE_LIMIT: usize = 1 << 20;
@@ -285,19 +284,9 @@ fn query(call: &Call, build: BuildTest) -> Result<Predicate, ExpressionError> {
 }
 
 fn network(argument: &Argument) -> Result<IpNet, ExpressionError> {
-    let text = argument.value.trim();
-    let parsed = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    let network = parsed.map_err(|_| {
+    networks::parse(argument.value.trim()).ok_or_else(|| {
         let help = "write an address or a network, such as \"10.0.0.0/8\" or \"2001:db8::/32\"";
         invalid(argument, format!("{:?} is not a network", argument.value), help)
-    })?;
-    // Clients are never IPv4-mapped, so such a network means the IPv4 one.
-    Ok(match network {
-        IpNet::V6(v6) if v6.prefix_len() >= 96 => match v6.addr().to_ipv4_mapped() {
-            Some(v4) => Ipv4Net::new(v4, v6.prefix_len() - 96).map_or(network, IpNet::V4),
-            None => network,
-        },
-        _ => network,
     })
 }
 
