@@ -85,22 +85,36 @@ fn listener_ports(file: &File, report: &Report<'_>) {
     }
 }
 
-/// Packets cannot be translated between IPv4 and IPv6, so such connections stay in user space.
+/// Packets cannot be translated between IPv4 and IPv6, so such connections stay in user space. Where both families have listeners and pools of their own, rules may
+/// keep them apart.
 fn families(file: &File, report: &Report<'_>) {
-    let mut addresses =
-        file.pools.iter().flat_map(|pool| &pool.instances).filter_map(|instance| instance.address.as_ref());
-    let first_v4 = addresses.clone().find(|address| address.value.is_ipv4());
-    let first_v6 = addresses.find(|address| address.value.is_ipv6());
+    let of_each = |instances: &[&Placed<SocketAddr>]| {
+        let first = |is_ipv4| instances.iter().copied().find(|address| address.value.is_ipv4() == is_ipv4);
+        (first(true).cloned(), first(false).cloned())
+    };
+    for pool in &file.pools {
+        let addresses: Vec<_> =
+            pool.instances.iter().filter_map(|instance| instance.address.as_ref()).collect();
+        if let (Some(v4), Some(v6)) = of_each(&addresses) {
+            let message = "connections from one family to the other are relayed, never handed off, and this pool has instances of both";
+            let problem = Problem::at(v6.span, message.to_owned())
+                .help("a pool for each family, chosen by `Listener` or `ClientIP` in rules, avoids it");
+            report.warn(problem.earlier(v4.span, "an IPv4 instance"));
+        }
+    }
+    let addresses: Vec<_> =
+        file.pools.iter().flat_map(|pool| &pool.instances).filter_map(|one| one.address.as_ref()).collect();
+    let (v4, v6) = of_each(&addresses);
     for listener in file.listeners.iter().filter_map(|listener| listener.address.as_ref()) {
-        let Some(other) = (if listener.value.is_ipv4() { first_v6 } else { first_v4 }) else { continue };
+        let (own, other) = if listener.value.is_ipv4() { (&v4, &v6) } else { (&v6, &v4) };
+        let (None, Some(other)) = (own, other) else { continue };
         let (ours, theirs) = (family(listener.value), family(other.value));
         let message = format!(
-            "connections from {ours} listener {} to {theirs} instances are relayed, never handed off",
+            "connections from {ours} listener {} to {theirs} instances are relayed, never handed off, and there are no others",
             listener.value
         );
-        report.warn(
-            Problem::at(listener.span.clone(), message).earlier(other.span.clone(), "such an instance"),
-        );
+        let problem = Problem::at(listener.span.clone(), message);
+        report.warn(problem.earlier(other.span.clone(), "such an instance"));
     }
 }
 

@@ -132,12 +132,32 @@ fn checks_make_sense_as_a_whole() {
 }
 
 #[test]
+fn what_can_only_be_relayed_from_one_family_to_the_other_is_a_warning() {
+    let six = BASE.replace("10.0.2.11:80", "[fd00::11]:80");
+    assert_eq!(
+        warnings(&six),
+        "r.toml:4:11: warning: connections from IPv4 listener 10.0.1.1:80 to IPv6 instances are relayed, never handed off, and there are no others"
+    );
+    let mixed = format!("{BASE}[[pool.instance]]\nname = \"six\"\naddress = \"[fd00::11]:80\"\n");
+    assert_eq!(
+        warnings(&mixed),
+        "r.toml:14:11: warning: connections from one family to the other are relayed, never handed off, and this pool has instances of both (a pool for each family, chosen by `Listener` or `ClientIP` in rules, avoids it)"
+    );
+    let apart = format!(
+        "{BASE}[[listener]]\nname = \"web6\"\naddress = \"[fd00::1]:80\"\n\
+         [[pool]]\nname = \"app6\"\n[[pool.instance]]\nname = \"a6\"\naddress = \"[fd00::11]:80\"\n\
+         [[rule]]\nname = \"six\"\nmatch = 'Listener(\"web6\")'\npool = \"app6\"\n\
+         [default_rule]\npools = [\"app\"]\n"
+    );
+    assert_eq!(warnings(&apart), "", "both families have listeners and instances");
+}
+
+#[test]
 fn what_works_and_is_probably_not_meant_is_a_warning() {
     let other = "[[pool]]\nname = \"other\"\n[[pool.instance]]\nname = \"o1\"\naddress = \"[fd00::1]:80\"\nweight = 0\n";
     assert_eq!(
         warnings(&format!("{BASE}{other}[default_rule]\npools = [\"app\"]\n")),
-        "r.toml:4:11: warning: connections from IPv4 listener 10.0.1.1:80 to IPv6 instances are relayed, never handed off\n\
-         r.toml:12:1: warning: every instance of pool `other` has weight 0, so none gets new connections\n\
+        "r.toml:12:1: warning: every instance of pool `other` has weight 0, so none gets new connections\n\
          r.toml:13:8: warning: no rule leads to pool `other` (name it in a [[rule]] or in [default_rule])"
     );
     assert_eq!(
