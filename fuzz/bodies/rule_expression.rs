@@ -70,7 +70,7 @@ pub fn check(bytes: &[u8]) {
     let request = Request {
         listener: "web",
         client: [10, 1, 2, 3].into(),
-        tls: false,
+        tls: None,
         http: Some(HttpRequest {
             version: HttpVersion::Http11,
             method: "GET",

@@ -56,7 +56,7 @@ fn with_request<T>(rules: usize, see: impl FnOnce(&Request<'_>) -> T) -> T {
     see(&Request {
         listener: "web",
         client,
-        tls: false,
+        tls: None,
         http: Some(HttpRequest {
             version: HttpVersion::Http11,
             method: "GET",

@@ -39,6 +39,11 @@ impl Connection {
         self.reader.get_ref()
     }
 
+    /// The stream alone. Nothing may have been received.
+    pub fn into_stream(self) -> TcpStream {
+        self.reader.into_inner()
+    }
+
     /// Reading gives up after this long.
     pub fn wait_at_most(&self, limit: Duration) {
         self.stream().set_read_timeout(Some(limit)).expect("the limit is not zero");

@@ -137,6 +137,18 @@ reasons! {
         Http2Preface = "http2_preface",
         /// A TLS handshake on an HTTP listener.
         TlsOnHttp = "tls_on_http",
+        /// An HTTP request on a TLS listener.
+        HttpOnTls = "http_on_tls",
+        /// On a TLS listener, what came first is not a well-formed ClientHello.
+        BadClientHello = "bad_client_hello",
+        /// The ClientHello names several servers, or one by other characters than those of host names.
+        BadServerName = "bad_server_name",
+        /// A proxy that must announce its clients (PROXY protocol) did not.
+        ProxyHeaderMissing = "proxy_header_missing",
+        /// A PROXY protocol header that is malformed or too long.
+        BadProxyHeader = "bad_proxy_header",
+        /// A PROXY protocol header from somebody who is not to announce clients, or a second one.
+        ProxyHeaderUnexpected = "proxy_header_unexpected",
         /// HTTP/0.9, which the listener does not allow.
         Http09 = "http_0_9",
         /// A version other than HTTP/1.0 and HTTP/1.1.

@@ -12,6 +12,7 @@ use crate::control::state::HeadReader;
 use crate::core::request::HttpRequest;
 use crate::proxy::http;
 use crate::proxy::http::scan::HeadLimits;
+use crate::proxy::tls::client_hello;
 
 /// The listeners' limits by name; a listener that is not among them has the default ones.
 #[derive(Debug, Default)]
@@ -45,6 +46,10 @@ impl HeadReader for Heads {
         let path = head.path()?;
         then(head.request(&path));
         Ok(())
+    }
+
+    fn server_name<'n>(&self, name: &'n str) -> Result<&'n str, RefuseReason> {
+        client_hello::host_name(name.as_bytes())
     }
 }
 

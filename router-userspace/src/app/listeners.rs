@@ -9,6 +9,8 @@ pub fn settings(plan: &ListenerPlan) -> ListenerSettings {
     ListenerSettings {
         name: plan.name.clone(),
         address: plan.address,
+        protocol: plan.protocol,
+        announced_by: plan.accept_proxy_protocol.clone(),
         offload: match plan.offload {
             Offload::Auto => settings::Offload::Auto,
             Offload::Handoff => settings::Offload::Handoff,

@@ -131,6 +131,12 @@ pub(super) struct Question {
     /// The request's HTTP version
     #[arg(long, value_name = "VERSION", default_value = "1.1", value_parser = ["1.0", "1.1"])]
     pub(super) http_version: String,
+    /// On a TLS listener: the name that the client asks for (SNI)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["path", "headers", "method", "http_version"])]
+    pub(super) server_name: Option<String>,
+    /// On a TLS listener: a protocol that the client offers, such as h2; may be given several times
+    #[arg(long, value_name = "PROTOCOL", conflicts_with_all = ["path", "headers", "method", "http_version"])]
+    pub(super) alpn: Vec<String>,
 }
 
 pub(super) fn header(text: &str) -> Result<Header, String> {

@@ -25,6 +25,8 @@ pub(super) fn run(
         path: question.path.clone(),
         http_version: question.http_version.clone(),
         headers: question.headers.clone(),
+        server_name: question.server_name.clone(),
+        alpn: question.alpn.clone(),
     };
     let answer = client.post::<Explanation>("/v1/explain", &request)?;
     if !answer.print_json(json, out)? {
@@ -36,7 +38,14 @@ pub(super) fn run(
 
 fn print(request: &ExplainRequest, explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
     let ExplainRequest { method, path, client, listener, .. } = request;
-    writeln!(out, "{method} {path} from {client} on listener {listener}")?;
+    if request.server_name.is_some() || !request.alpn.is_empty() {
+        let name = request.server_name.as_deref().unwrap_or("no name");
+        let alpn = request.alpn.join(", ");
+        let offering = if alpn.is_empty() { String::new() } else { format!(", offering {alpn},") };
+        writeln!(out, "TLS for {name}{offering} from {client} on listener {listener}")?;
+    } else {
+        writeln!(out, "{method} {path} from {client} on listener {listener}")?;
+    }
     if let Some(normalised) = &explanation.normalised_path
         && path.split('?').next() != Some(normalised)
     {

@@ -7,6 +7,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::IpNet;
+use rustls::pki_types::ServerName;
 use toml::de::{DeTable, DeValue};
 
 pub(super) use super::identity::{Group, Identity};
@@ -19,6 +21,7 @@ use super::{identity, preload, schema, settings::*};
 use crate::core::health::Reachability;
 use crate::core::persistence::SameSite;
 use crate::core::pool::{AllDown, Method};
+use crate::core::proxy_protocol::ProxyProtocol;
 use crate::core::status::AdminState;
 
 pub(super) struct File {
@@ -79,6 +82,8 @@ pub(super) struct Listener {
     pub retry_after: Placed<Duration>,
     pub backlog: Placed<u32>,
     pub max_segment: Option<Placed<u16>>,
+    /// The proxies in front that announce clients; empty if there are none.
+    pub announced_by: Vec<IpNet>,
     pub identity: Identity,
 }
 
@@ -97,6 +102,7 @@ pub(super) struct Pool {
     pub thresholds: Option<(Vec<Pair>, Placed<Duration>)>,
     pub agent: Option<Agent>,
     pub reports: Option<PoolReports>,
+    pub proxy_protocol: Option<Placed<ProxyProtocol>>,
     pub instances: Vec<Instance>,
 }
 
@@ -104,6 +110,10 @@ pub(super) struct Check {
     pub kind: Option<Placed<CheckKind>>,
     pub path: Option<Placed<String>>,
     pub host: Option<Placed<String>>,
+    pub server_name: Option<Placed<String>>,
+    pub verify: Option<Placed<bool>>,
+    pub ca_file: Option<Placed<PathBuf>>,
+    pub alpn: Option<Placed<Vec<Placed<String>>>>,
     pub expect: Placed<Vec<Placed<RangeInclusive<u16>>>>,
     pub interval: Placed<Duration>,
     pub timeout: Placed<Duration>,
@@ -116,6 +126,17 @@ pub(super) struct Check {
 pub(super) enum CheckKind {
     Tcp,
     Http,
+    Tls,
+}
+
+impl CheckKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Http => "http",
+            Self::Tls => "tls",
+        }
+    }
 }
 
 pub(super) struct Instance {
@@ -271,8 +292,10 @@ fn listener(section: Section<'_, '_>) -> Listener {
         span: section.span.clone(),
         name: section.required("name", values::name),
         address: section.required("address", values::socket_address),
-        protocol: section
-            .defaulted("protocol", values::choice(&[("http", Protocol::Http)], &["tls", "tcp", "udp"])),
+        protocol: section.defaulted(
+            "protocol",
+            values::choice(&[("http", Protocol::Http), ("tls", Protocol::Tls)], &["tcp", "udp"]),
+        ),
         source: section.defaulted(
             "source",
             values::choice(&[("snat", Source::Snat)], &["transparent", "dsr-l2", "dsr-ipip"]),
@@ -300,10 +323,26 @@ fn listener(section: Section<'_, '_>) -> Listener {
         retry_after: section.defaulted("retry_after", values::duration(SECOND..=DAY)),
         backlog: section.defaulted("backlog", values::integer(1..=65_535)),
         max_segment: section.optional("max_segment", values::integer(536..=65_495)),
+        announced_by: section
+            .table("accept_proxy_protocol", &schema::ACCEPT_PROXY_PROTOCOL)
+            .map_or_else(Vec::new, announced_by),
         identity: identity::read(&section),
     };
     section.finish();
     listener
+}
+
+fn announced_by(section: Section<'_, '_>) -> Vec<IpNet> {
+    let from = section.required("from", |found| {
+        let networks = identity::network_list(found)?;
+        if networks.is_empty() {
+            let help = "name the proxies in front, or remove the table";
+            return Err(Wrong::new("is empty, so nobody could announce clients").help(help));
+        }
+        Ok(networks)
+    });
+    section.finish();
+    from.map_or_else(Vec::new, |from| from.value)
 }
 
 fn pool(section: Section<'_, '_>) -> Pool {
@@ -324,6 +363,10 @@ fn pool(section: Section<'_, '_>) -> Pool {
         thresholds: section.table("thresholds", &schema::THRESHOLDS).map(load::thresholds),
         agent: section.table("agent", &schema::AGENT).map(load::agent),
         reports: section.table("reports", &schema::POOL_REPORTS).map(load::pool_reports),
+        proxy_protocol: section.optional(
+            "proxy_protocol",
+            values::choice(&[("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)], &[]),
+        ),
         instances: section.tables("instance", &schema::INSTANCE).into_iter().map(instance).collect(),
     };
     section.finish();
@@ -331,12 +374,16 @@ fn pool(section: Section<'_, '_>) -> Pool {
 }
 
 fn check(section: Section<'_, '_>) -> Check {
-    let kinds: &[_] = &[("tcp", CheckKind::Tcp), ("http", CheckKind::Http)];
+    let kinds: &[_] = &[("tcp", CheckKind::Tcp), ("http", CheckKind::Http), ("tls", CheckKind::Tls)];
     let states: &[_] = &[("down", Reachability::Down), ("up", Reachability::Up)];
     let check = Check {
-        kind: section.required("type", values::choice(kinds, &["tls"])),
+        kind: section.required("type", values::choice(kinds, &[])),
         path: section.optional("path", request_target),
         host: section.optional("host", host),
+        server_name: section.optional("server_name", server_name),
+        verify: section.optional("verify", values::boolean),
+        ca_file: section.optional("ca_file", values::path),
+        alpn: section.list("alpn", alpn_protocol),
         expect: section.defaulted_list("expect", values::status_range),
         interval: section.defaulted("interval", values::duration(100 * MILLISECOND..=DAY)),
         timeout: section.defaulted("timeout", values::duration(10 * MILLISECOND..=DAY)),
@@ -397,6 +444,27 @@ pub(super) fn host(found: Found<'_>) -> Result<String, Wrong> {
         return Ok(text);
     }
     Err(Wrong::new(format!("is not a host name: {}", describe(found))))
+}
+
+/// A DNS name, as it can stand in a ClientHello (RFC 6066 §3).
+fn server_name(found: Found<'_>) -> Result<String, Wrong> {
+    let text = values::string(found)?;
+    match ServerName::try_from(text.as_str()) {
+        Ok(ServerName::DnsName(_)) => Ok(text),
+        _ => Err(Wrong::new(format!("is not a DNS name: {}", describe(found))).help(
+            "write a name such as \"app.example\"; left out, certificates must bear the instance's address",
+        )),
+    }
+}
+
+/// A protocol as IANA registers them (RFC 7301 §3.1).
+fn alpn_protocol(found: Found<'_>) -> Result<String, Wrong> {
+    let text = values::string(found)?;
+    if (1..=255).contains(&text.len()) {
+        return Ok(text);
+    }
+    Err(Wrong::new(format!("is not a protocol: {}", describe(found)))
+        .help("write names such as \"h2\" or \"http/1.1\""))
 }
 
 fn instance(section: Section<'_, '_>) -> Instance {

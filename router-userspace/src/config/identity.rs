@@ -7,7 +7,7 @@ use regex::{Regex, RegexBuilder};
 use toml::de::DeValue;
 
 use super::reader::{Placed, Section, describe};
-use super::report::Problem;
+use super::report::{Problem, Span};
 use super::schema;
 use super::values::{self, Found, Wrong};
 use crate::core::identity::{
@@ -25,6 +25,11 @@ pub(super) struct Identity {
     pub spec: IdentitySpec,
     /// `user_resource`, if it is what sessions go by: it needs both a user and a resource.
     pub user_resource: Option<Placed<bool>>,
+    /// Where the tables are, if they are there.
+    pub session_span: Option<Span>,
+    pub user_span: Option<Span>,
+    pub groups_span: Option<Span>,
+    pub resource_span: Option<Span>,
 }
 
 /// One `[[group]]`.
@@ -61,15 +66,22 @@ fn group_name(found: Found<'_>) -> Result<String, Wrong> {
 
 pub(super) fn read(listener: &Section<'_, '_>) -> Identity {
     let mut user_resource = None;
-    let session =
-        listener.table("session", &schema::SESSION).and_then(|section| session(section, &mut user_resource));
+    let tables = [
+        listener.table("session", &schema::SESSION),
+        listener.table("user", &schema::USER),
+        listener.table("groups", &schema::GROUPS),
+        listener.table("resource", &schema::RESOURCE),
+    ];
+    let [session_span, user_span, groups_span, resource_span] =
+        tables.each_ref().map(|table| table.as_ref().map(|section| section.span.clone()));
+    let [of_session, of_user, of_groups, of_resource] = tables;
     let spec = IdentitySpec {
-        session,
-        user: listener.table("user", &schema::USER).and_then(user),
-        groups: listener.table("groups", &schema::GROUPS).and_then(groups),
-        resource: listener.table("resource", &schema::RESOURCE).and_then(resource),
+        session: of_session.and_then(|section| session(section, &mut user_resource)),
+        user: of_user.and_then(user),
+        groups: of_groups.and_then(groups),
+        resource: of_resource.and_then(resource),
     };
-    Identity { spec, user_resource }
+    Identity { spec, user_resource, session_span, user_span, groups_span, resource_span }
 }
 
 fn session(section: Section<'_, '_>, user_resource: &mut Option<Placed<bool>>) -> Option<SessionSpec> {
@@ -165,7 +177,7 @@ fn parameter(found: Found<'_>) -> Result<String, Wrong> {
     if name.is_empty() { Err(Wrong::new("must not be empty")) } else { Ok(name) }
 }
 
-fn network_list(found: Found<'_>) -> Result<Vec<IpNet>, Wrong> {
+pub(super) fn network_list(found: Found<'_>) -> Result<Vec<IpNet>, Wrong> {
     const HELP: &str = "write a list of networks and addresses, such as [\"10.0.0.0/8\", \"2001:db8::1\"]";
     let DeValue::Array(elements) = found else {
         return Err(Wrong::new(format!("must be a list, not {}", describe(found))).help(HELP));

@@ -113,11 +113,18 @@ pub static LISTENER: Section = Section {
         with_default("retry_after", "\"5s\""),
         with_default("backlog", "4096"),
         key("max_segment", "1400"),
+        key("accept_proxy_protocol", "{ from = [\"10.0.0.0/8\"] }"),
         key("session", "{ cookie = \"JSESSIONID\" }"),
         key("user", "{ header = \"X-User\", trusted_sources = [\"10.0.0.0/8\"] }"),
         key("groups", "{ header = \"X-Groups\", trusted_sources = [\"10.0.0.0/8\"] }"),
         key("resource", "{ query = \"map\" }"),
     ],
+    later: &[],
+};
+
+pub static ACCEPT_PROXY_PROTOCOL: Section = Section {
+    title: "`accept_proxy_protocol` of a [[listener]]",
+    keys: &[key("from", "[\"10.0.0.0/8\"]")],
     later: &[],
 };
 
@@ -177,9 +184,10 @@ pub static POOL: Section = Section {
         key("thresholds", "{ strained_cpu = 60 }"),
         key("agent", "{ port = 1510 }"),
         key("reports", "{ token_file = \"/etc/router/web.token\" }"),
+        key("proxy_protocol", "\"v2\""),
         key("instance", "[]"),
     ],
-    later: &["proxy_protocol"],
+    later: &[],
 };
 
 pub static CHECK: Section = Section {
@@ -188,6 +196,10 @@ pub static CHECK: Section = Section {
         key("type", "\"http\""),
         key("path", "\"/health\""),
         key("host", "\"app.example\""),
+        key("server_name", "\"app.example\""),
+        key("verify", "true"),
+        key("ca_file", "\"/etc/router/ca.pem\""),
+        key("alpn", "[\"h2\", \"http/1.1\"]"),
         with_default("expect", "[\"200-399\"]"),
         with_default("interval", "\"2s\""),
         with_default("timeout", "\"1s\""),
@@ -363,6 +375,7 @@ pub static SECTIONS: &[&Section] = &[
     &DAEMON,
     &DATAPATH,
     &LISTENER,
+    &ACCEPT_PROXY_PROTOCOL,
     &SESSION,
     &USER,
     &GROUPS,

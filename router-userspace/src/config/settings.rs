@@ -17,11 +17,7 @@ pub enum Attach {
     Tc,
 }
 
-/// What a listener speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    Http,
-}
+pub use crate::core::request::Protocol;
 
 /// Whose address instances see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::core::explain::{InstanceResult, InstanceTrace, RuleResult, RuleTrace,
 use crate::core::health::Reachability;
 use crate::core::persistence::unix_time;
 use crate::core::pool::Method;
-use crate::core::request::{HttpRequest, Request};
+use crate::core::request::{ClientHello, HttpRequest, Protocol, Request};
 use crate::core::table::{RoutingTable, RuleRef};
 
 /// The decision for a request now, or why the question makes no sense.
@@ -30,30 +30,54 @@ pub fn explain(state: &State, asked: &ExplainRequest) -> Result<Explanation, Ref
         unknown("listener", &asked.listener, &known)
     })?;
     let table = state.table.load();
-    let decide = |http: Option<HttpRequest<'_>>| {
+    let decide = |tls: Option<ClientHello<'_>>, http: Option<HttpRequest<'_>>| {
         let path = http.map(|http| http.path.to_owned());
         let client = asked.client.to_canonical();
         in_words(
             &table,
             table.explain(
-                &Request { listener: &listener.name, client, tls: false, http },
+                &Request { listener: &listener.name, client, tls, http },
                 &Attempt { unix_time: unix_time(SystemTime::now()), ..Attempt::first(Instant::now()) },
             ),
             path,
         )
     };
-    if listener.protocol != "http" {
-        return Ok(decide(None));
+    if listener.protocol == Protocol::Tls.name() {
+        no_http(asked)?;
+        let name = asked.server_name.as_deref().map(|name| state.heads.server_name(name)).transpose();
+        let alpn: Vec<&[u8]> = asked.alpn.iter().map(|protocol| protocol.as_bytes()).collect();
+        return Ok(match name {
+            Ok(server_name) => decide(Some(ClientHello { server_name, alpn: &alpn }), None),
+            Err(reason) => refused(reason),
+        });
+    }
+    if asked.server_name.is_some() || !asked.alpn.is_empty() {
+        let error = format!("listener {} speaks http: it reads no server name and no ALPN", listener.name);
+        return Err(Refusal::bad_request(error, "give the host as a header field: Host: NAME"));
     }
 
     let head = head(asked, listener)?;
     let mut explanation = None;
-    let read = state.heads.read(&listener.name, &head, &mut |http| explanation = Some(decide(Some(http))));
+    let read =
+        state.heads.read(&listener.name, &head, &mut |http| explanation = Some(decide(None, Some(http))));
     match (read, explanation) {
         (Ok(()), Some(explanation)) => Ok(explanation),
         (Ok(()), None) => Ok(refused(RefuseReason::BadRequest)),
         (Err(reason), _) => Ok(refused(reason)),
     }
+}
+
+/// Of a connection that is encrypted nobody sees a request.
+fn no_http(asked: &ExplainRequest) -> Result<(), Refusal> {
+    let ExplainRequest { listener, method, path, http_version, headers, .. } = asked;
+    let is_default = method == "GET" && path == "/" && http_version == "1.1" && headers.is_empty();
+    if is_default {
+        return Ok(());
+    }
+    Err(Refusal::bad_request(
+        format!("listener {listener} speaks tls: it reads no method, path, version or header field"),
+        "give server_name and alpn, or nothing",
+    ))
 }
 
 /// The head that a client would send. Whether it is a good one is for the listener's own parser to say; only what

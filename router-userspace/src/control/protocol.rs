@@ -347,6 +347,13 @@ pub struct ExplainRequest {
     /// Without a `Host` an HTTP/1.1 request gets the listener's address, as a client would send it.
     #[serde(default)]
     pub headers: Vec<Header>,
+    /// On a TLS listener, the name that the client asks for (SNI); none if it sends none. Method, path, version and headers have
+    /// no meaning there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
+    /// On a TLS listener, the protocols that the client offers (ALPN).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alpn: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use router_common::abi::reason::RefuseReason;
 
 use super::configuration::Configurator;
 use super::protocol::Listener;
-use crate::config::{ListenerPlan, Offload, Protocol};
+use crate::config::{ListenerPlan, Offload};
 use crate::core::counters::Counters;
 use crate::core::preload::Planner;
 use crate::core::request::HttpRequest;
@@ -27,6 +27,9 @@ pub trait HeadReader: Send + Sync {
         head: &[u8],
         then: &mut dyn FnMut(HttpRequest<'_>),
     ) -> Result<(), RefuseReason>;
+
+    /// A server name as rules would see it, or why a TLS listener would refuse it.
+    fn server_name<'n>(&self, name: &'n str) -> Result<&'n str, RefuseReason>;
 }
 
 impl<R: HeadReader + ?Sized> HeadReader for Arc<R> {
@@ -37,6 +40,10 @@ impl<R: HeadReader + ?Sized> HeadReader for Arc<R> {
         then: &mut dyn FnMut(HttpRequest<'_>),
     ) -> Result<(), RefuseReason> {
         (**self).read(listener, head, then)
+    }
+
+    fn server_name<'n>(&self, name: &'n str) -> Result<&'n str, RefuseReason> {
+        (**self).server_name(name)
     }
 }
 
@@ -71,9 +78,6 @@ impl fmt::Debug for State {
 
 impl From<&ListenerPlan> for Listener {
     fn from(plan: &ListenerPlan) -> Self {
-        let protocol = match plan.protocol {
-            Protocol::Http => "http",
-        };
         let offload = match plan.offload {
             Offload::Auto => "auto",
             Offload::Handoff => "handoff",
@@ -82,7 +86,7 @@ impl From<&ListenerPlan> for Listener {
         Self {
             name: plan.name.clone(),
             address: plan.address,
-            protocol: protocol.to_owned(),
+            protocol: plan.protocol.name().to_owned(),
             offload: offload.to_owned(),
         }
     }

@@ -10,7 +10,7 @@ use super::protocol::{
 };
 use super::state::State;
 use crate::core::counters::CountByReason;
-use crate::core::health::{CheckKind, CheckSpec, Reachability};
+use crate::core::health::{CheckKind, CheckSpec, Reachability, TlsCheck};
 use crate::core::load::LoadStatus;
 use crate::core::pool;
 use crate::core::status::AdminState;
@@ -158,6 +158,11 @@ fn describe_check(check: &CheckSpec) -> String {
         CheckKind::Tcp => "tcp".to_owned(),
         CheckKind::Http { path, host: None, .. } => format!("http {path}"),
         CheckKind::Http { path, host: Some(host), .. } => format!("http {path} as {host}"),
+        CheckKind::Tls(TlsCheck { server_name, authorities, .. }) => {
+            let name = server_name.as_ref().map(|name| format!(" as {name}")).unwrap_or_default();
+            let verified = if authorities.is_some() { ", certificate verified" } else { "" };
+            format!("tls{name}{verified}")
+        }
     };
     let (interval, timeout) = (short(check.interval), short(check.timeout));
     format!("{kind} every {interval}, timeout {timeout}, rise {}, fall {}", check.rise, check.fall)

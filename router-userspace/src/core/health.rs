@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How the instances of a pool are checked.
@@ -41,6 +42,20 @@ pub enum CheckKind {
         /// Statuses that count as success.
         expect: Vec<RangeInclusive<u16>>,
     },
+    /// Completes a TLS handshake.
+    Tls(TlsCheck),
+}
+
+/// What a TLS check offers and asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsCheck {
+    /// The name that is sent (SNI) and that the certificate must bear; without one nothing is sent, and the certificate must bear the
+    /// instance's address.
+    pub server_name: Option<String>,
+    /// The certificates (DER) that the instance's must lead up to; `None`: its certificate is not looked at.
+    pub authorities: Option<Arc<[Vec<u8>]>>,
+    /// Protocols (ALPN) of which the instance must agree to one; none are offered if this is empty.
+    pub alpn: Vec<String>,
 }
 
 impl CheckSpec {
@@ -55,7 +70,7 @@ impl CheckSpec {
         first_turn(self.interval, random)
     }
 
-    /// What an HTTP status means for this check; a `tcp` check never looks at one.
+    /// What an HTTP status means for this check; others than `http` never look at one.
     pub fn judge(&self, status: u16) -> Observation {
         match &self.kind {
             CheckKind::Http { expect, .. } if !expect.iter().any(|range| range.contains(&status)) => {
@@ -112,6 +127,8 @@ pub enum Failure {
     Status(u16),
     /// An answer that is not HTTP.
     Malformed,
+    /// No TLS connection came about.
+    Tls(TlsFailure),
     /// The instance's agent said so.
     AgentSaysDown,
     /// The instance's agent must answer and did not, several times in a row.
@@ -128,8 +145,42 @@ impl fmt::Display for Failure {
             Self::Unreachable => f.write_str("unreachable"),
             Self::Status(status) => write!(f, "HTTP status {status}"),
             Self::Malformed => f.write_str("the answer is not HTTP"),
+            Self::Tls(failure) => failure.fmt(f),
             Self::AgentSaysDown => f.write_str("its agent says that it is down"),
             Self::AgentSilent => f.write_str("its agent does not answer"),
+        }
+    }
+}
+
+/// Why no TLS connection came about, or not the one that was wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsFailure {
+    /// The answer is not TLS.
+    NotTls,
+    /// The instance ended the handshake with this alert (RFC 8446 §6).
+    Alert(&'static str),
+    /// Both sides speak TLS and found no common ground.
+    Handshake,
+    /// The certificate is past its end, or before its beginning.
+    Expired,
+    /// The certificate is for other names.
+    WrongName,
+    /// The certificate leads up to no authority that is trusted, or breaks the rules.
+    Untrusted,
+    /// The instance agreed to none of the protocols that were offered.
+    NoProtocol,
+}
+
+impl fmt::Display for TlsFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotTls => f.write_str("the answer is not TLS"),
+            Self::Alert(alert) => write!(f, "TLS handshake refused: {alert}"),
+            Self::Handshake => f.write_str("TLS handshake failed"),
+            Self::Expired => f.write_str("its certificate has expired or is not valid yet"),
+            Self::WrongName => f.write_str("its certificate is for another name"),
+            Self::Untrusted => f.write_str("its certificate is not trusted"),
+            Self::NoProtocol => f.write_str("it agrees to none of the offered protocols"),
         }
     }
 }

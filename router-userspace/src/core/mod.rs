@@ -22,6 +22,7 @@ pub mod path;
 pub mod persistence;
 pub mod pool;
 pub mod preload;
+pub mod proxy_protocol;
 pub mod registry;
 pub mod request;
 pub mod rules;

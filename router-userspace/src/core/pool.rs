@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::agent::AgentSpec;
 use super::health::CheckSpec;
 use super::load::{LoadPolicy, Thresholds};
+use super::proxy_protocol::ProxyProtocol;
 use super::status::{AdminState, InstanceStatus};
 
 /// A pool of one routing table: its place in [`RoutingTable::pools`](super::table::RoutingTable::pools).
@@ -195,6 +196,8 @@ pub struct Pool {
     pub slow_start: Duration,
     pub load: LoadPolicy,
     pub agent: Option<AgentSpec>,
+    /// How instances are told where connections come from; they are not if `None`.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Whether instances may join by reporting; only those of the configuration may if `None`.
     pub registration: Option<Registration>,
     pub instances: Vec<Instance>,
@@ -214,6 +217,7 @@ impl Default for Pool {
             slow_start: Duration::ZERO,
             load: LoadPolicy::default(),
             agent: None,
+            proxy_protocol: None,
             registration: None,
             instances: Vec::new(),
         }

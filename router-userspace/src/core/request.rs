@@ -33,6 +33,34 @@ pub struct HttpRequest<'a> {
     pub headers: &'a [Header<'a>],
 }
 
+/// What a client says before its TLS connection is encrypted. Borrows from the received ClientHello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientHello<'a> {
+    /// The name that the client asks for (SNI, RFC 6066 §3), case preserved, without a trailing dot. With Encrypted Client Hello it is
+    /// the outer one.
+    pub server_name: Option<&'a str>,
+    /// The protocols that it offers (ALPN, RFC 7301), the preferred one first.
+    pub alpn: &'a [&'a [u8]],
+}
+
+/// What a listener speaks with its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Http,
+    /// TLS, of which only the ClientHello is read.
+    Tls,
+}
+
+impl Protocol {
+    /// The name used in the configuration and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Tls => "tls",
+        }
+    }
+}
+
 /// What rules, affinity and session keys are evaluated against.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -40,8 +68,8 @@ pub struct Request<'a> {
     pub listener: &'a str,
     /// The client's address; never an IPv4-mapped IPv6 address.
     pub client: IpAddr,
-    /// Whether the client speaks TLS to the listener.
-    pub tls: bool,
+    /// `None` on a listener that does not speak TLS.
+    pub tls: Option<ClientHello<'a>>,
     /// `None` on a listener that does not read HTTP.
     pub http: Option<HttpRequest<'a>>,
 }

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 
 use super::origin::Origin;
 use crate::core::health::Failure;
+use crate::core::proxy_protocol::ProxyProtocol;
 
 /// The longest response head that is read, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -37,6 +38,12 @@ pub(super) async fn connect(instance: SocketAddr, origin: &Origin) -> Result<Tcp
     // Closing first would leave a TIME_WAIT of a minute behind each exchange.
     let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
     Ok(stream)
+}
+
+/// Says that the connection is the router's own, to an instance that wants to be told where connections come from.
+pub(super) async fn announce(stream: &mut TcpStream, protocol: Option<ProxyProtocol>) -> Result<(), Stop> {
+    let Some(protocol) = protocol else { return Ok(()) };
+    stream.write_all(&protocol.own()).await.map_err(|_| Stop::Failed(Failure::Reset))
 }
 
 /// Whose fault it is that no connection came about.

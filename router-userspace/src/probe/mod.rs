@@ -15,6 +15,7 @@ mod origin;
 mod preload;
 mod prober;
 mod tasks;
+mod tls;
 mod watch;
 
 #[cfg(test)]

@@ -68,6 +68,7 @@ async fn load(task: Task, origin: Arc<Origin>) -> Done {
 async fn attempt(task: &Task, origin: &Origin) -> Result<u16, Stop> {
     let request = &task.preload.request;
     let mut stream = exchange::connect(task.address, origin).await?;
+    exchange::announce(&mut stream, task.proxy_protocol).await?;
     let head = request.head(&task.resource, task.address);
     let answer = exchange::ask(&mut stream, &head).await.map_err(Stop::Failed)?;
     if !request.is_head() {

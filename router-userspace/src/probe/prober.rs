@@ -8,12 +8,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::agent::{self, Agent};
-use super::check::check;
+use super::check::Checker;
 use super::jitter::random_numbers;
 use super::log::Name;
 use super::origin::Origin;
 use super::tasks::{self, Tasks};
 use crate::core::health::{CheckSpec, Observation, Reachability, Transition};
+use crate::core::proxy_protocol::ProxyProtocol;
 use crate::core::status::InstanceStatus;
 use crate::core::table::RoutingTable;
 
@@ -32,6 +33,7 @@ struct Target {
     name: Name,
     address: SocketAddr,
     spec: CheckSpec,
+    proxy_protocol: Option<ProxyProtocol>,
     status: Arc<InstanceStatus>,
 }
 
@@ -41,7 +43,10 @@ impl tasks::Target for Target {
     }
 
     fn is_same(&self, other: &Target) -> bool {
-        self.address == other.address && self.spec == other.spec && Arc::ptr_eq(&self.status, &other.status)
+        self.address == other.address
+            && self.spec == other.spec
+            && self.proxy_protocol == other.proxy_protocol
+            && Arc::ptr_eq(&self.status, &other.status)
     }
 }
 
@@ -60,6 +65,7 @@ impl Prober {
                 name: Name { pool: pool.name.clone(), instance: instance.name.clone() },
                 address: instance.address,
                 spec: pool.check.clone()?,
+                proxy_protocol: pool.proxy_protocol,
                 status: Arc::clone(&instance.status),
             })
         });
@@ -94,10 +100,17 @@ impl Prober {
 async fn run(target: Target, origin: Arc<Origin>) {
     let mut random = random_numbers();
     let mut could_check = true;
+    let checker = match Checker::new(target.spec.clone(), target.proxy_protocol) {
+        Ok(checker) => checker,
+        Err(error) => {
+            let Name { pool, instance } = &target.name;
+            return warn!(%pool, %instance, address = %target.address, %error, "instance is not being checked");
+        }
+    };
     sleep(target.spec.first_check(random())).await;
     loop {
         let started = Instant::now();
-        let seen = check(&target.spec, target.address, &origin).await;
+        let seen = checker.check(target.address, &origin).await;
         match &seen {
             Ok(seen) => observe(&target, *seen),
             // Nothing is concluded about the instance; say so once, not at each interval.
@@ -113,7 +126,7 @@ async fn run(target: Target, origin: Arc<Origin>) {
 }
 
 fn observe(target: &Target, seen: Observation) {
-    let Target { name: Name { pool, instance }, address, spec, status } = target;
+    let Target { name: Name { pool, instance }, address, spec, status, .. } = target;
     let first = !status.health().checked();
     match (status.observe(Some(spec), seen, Instant::now().into_std()), seen) {
         (Some(Transition { to: Reachability::Up, .. }), _) => {

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::check::check;
+use super::check::Checker;
 use super::{Origin, Prober};
 use crate::core::health::Observation::{self, CheckFailed, CheckPassed};
 use crate::core::health::{CheckKind, CheckSpec, Failure, Reachability};
@@ -21,6 +21,7 @@ use crate::core::table::{DefaultRule, RoutingTable};
 
 mod agents;
 mod preloads;
+mod tls;
 
 fn tcp() -> CheckSpec {
     CheckSpec {
@@ -39,7 +40,8 @@ fn http() -> CheckSpec {
 }
 
 async fn look(spec: &CheckSpec, address: SocketAddr) -> Observation {
-    check(spec, address, &Origin::default()).await.expect("the check can be made")
+    let checker = Checker::new(spec.clone(), None).expect("the check can be made");
+    checker.check(address, &Origin::default()).await.expect("the check can be made")
 }
 
 /// A server that reads a request and answers each connection with `answer`.
@@ -206,7 +208,10 @@ async fn an_http_check_asks_for_its_path_and_host_and_to_close() {
 #[tokio::test]
 async fn a_check_that_this_host_cannot_make_says_nothing_about_the_instance() {
     let origin = Origin { addresses: vec!["192.0.2.1".parse().unwrap()], flow_ports: None };
-    assert!(check(&tcp(), server(b"").await, &origin).await.is_err(), "not an address of this host");
+    assert!(
+        Checker::new(tcp(), None).unwrap().check(server(b"").await, &origin).await.is_err(),
+        "not an address of this host"
+    );
 }
 
 fn instance(name: &str, address: SocketAddr, check: &CheckSpec) -> Instance {

@@ -7,6 +7,7 @@ use std::time::Instant;
 use tracing::Level;
 
 use super::http::HttpHead;
+use super::tls::client_hello::ClientHello;
 
 /// The tracing target.
 pub const TARGET: &str = "access";
@@ -53,6 +54,12 @@ impl Record {
         if let Some(details) = &mut self.details {
             let host = head.host.unwrap_or("-");
             details.request = format!("{} {host}{}", head.method, head.raw_path);
+        }
+    }
+
+    pub fn hello(&mut self, hello: &ClientHello<'_>) {
+        if let Some(details) = &mut self.details {
+            details.request = format!("TLS {}", hello.server_name.unwrap_or("-"));
         }
     }
 

@@ -37,9 +37,19 @@ pub struct HeadBudget {
 /// One half-read head and its bytes. Dropping it gives everything back.
 #[derive(Debug)]
 pub struct HalfReadHead<'a> {
-    budget: &'a HeadBudget,
+    place: Place<'a>,
     client: IpAddr,
     bytes: Vec<u8>,
+}
+
+/// One of the places for half-read heads. Dropping it gives it back.
+#[derive(Debug)]
+pub struct Place<'a>(&'a HeadBudget);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.heads.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl HeadBudget {
@@ -49,20 +59,23 @@ impl HeadBudget {
 
     /// `None` if there are too many half-read heads already.
     pub fn admit(&self, client: IpAddr) -> Option<HalfReadHead<'_>> {
+        let place = self.admit_trusted()?;
         let client = client_network(client);
-        if self.heads.fetch_add(1, Ordering::Relaxed) >= self.limits.heads {
-            self.heads.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
         let mut clients = self.clients();
         let from_client = clients.entry(client).or_default();
         if *from_client >= self.limits.heads_per_client {
-            self.heads.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
         *from_client += 1;
         drop(clients);
-        Some(HalfReadHead { budget: self, client, bytes: Vec::new() })
+        Some(HalfReadHead { place, client, bytes: Vec::new() })
+    }
+
+    /// A place for somebody who may have any number of them, as long as there are any.
+    pub fn admit_trusted(&self) -> Option<Place<'_>> {
+        let before = self.heads.fetch_add(1, Ordering::Relaxed);
+        let place = Place(self);
+        (before < self.limits.heads).then_some(place)
     }
 
     /// Heads that are half read now.
@@ -92,8 +105,9 @@ impl HalfReadHead<'_> {
         if needed > self.bytes.capacity() {
             let capacity = needed.next_power_of_two().max(1024);
             let growth = capacity - self.bytes.capacity();
-            if self.budget.memory.fetch_add(growth, Ordering::Relaxed) + growth > self.budget.limits.memory {
-                self.budget.memory.fetch_sub(growth, Ordering::Relaxed);
+            let budget = self.place.0;
+            if budget.memory.fetch_add(growth, Ordering::Relaxed) + growth > budget.limits.memory {
+                budget.memory.fetch_sub(growth, Ordering::Relaxed);
                 return false;
             }
             self.bytes.reserve_exact(capacity - self.bytes.len());
@@ -105,9 +119,9 @@ impl HalfReadHead<'_> {
 
 impl Drop for HalfReadHead<'_> {
     fn drop(&mut self) {
-        self.budget.memory.fetch_sub(self.bytes.capacity(), Ordering::Relaxed);
-        self.budget.heads.fetch_sub(1, Ordering::Relaxed);
-        if let Entry::Occupied(mut from_client) = self.budget.clients().entry(self.client) {
+        let budget = self.place.0;
+        budget.memory.fetch_sub(self.bytes.capacity(), Ordering::Relaxed);
+        if let Entry::Occupied(mut from_client) = budget.clients().entry(self.client) {
             *from_client.get_mut() -= 1;
             if *from_client.get() == 0 {
                 from_client.remove();
@@ -147,6 +161,15 @@ mod tests {
         assert_eq!(budget.heads(), 1);
         assert!(budget.admit(client(1)).is_some());
         assert_eq!(budget.clients().len(), 1, "clients that have none are forgotten");
+    }
+
+    #[test]
+    fn who_is_trusted_may_have_all_places_and_no_more() {
+        let budget = HeadBudget::new(LIMITS);
+        let places: Vec<_> = (0..3).map(|_| budget.admit_trusted().unwrap()).collect();
+        assert!(budget.admit_trusted().is_none() && budget.admit(client(1)).is_none());
+        drop(places);
+        assert_eq!(budget.heads(), 0);
     }
 
     #[test]

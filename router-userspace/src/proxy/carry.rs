@@ -20,6 +20,7 @@ use super::relay::{Ending, Parts, Patience, Relay, Step};
 use super::response_timer::ResponseTimer;
 use super::settings::{Listener, Offload};
 use crate::core::health::Failure;
+use crate::core::request::Protocol;
 use crate::core::session::Session;
 use crate::flows::ports::PortLease;
 use crate::flows::table::Handoff;
@@ -168,7 +169,11 @@ impl Fate {
         } else if !on_own_port {
             fate.relayed(listener, RelayReason::NoSourcePort);
         } else {
-            fate.watch = Some(Watch::new(listener.settings.auto, tokio::time::Instant::now()));
+            let mut watch = Watch::new(listener.settings.auto, tokio::time::Instant::now());
+            if listener.settings.protocol == Protocol::Tls {
+                watch.expect_handshake();
+            }
+            fate.watch = Some(watch);
         }
         fate
     }

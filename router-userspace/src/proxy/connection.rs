@@ -1,4 +1,5 @@
-//! The route of a first request: `accept → read head → parse → decide → connect → hand off → session accounting`.
+//! The route of a first request: `accept → PROXY header, if one is due → read head → parse → decide → connect → hand off → session accounting`. On a TLS listener the
+//! ClientHello is what a head is elsewhere.
 //!
 //! Read [`serve`] first; from the instance on it goes on in `carry`. One task carries a connection from its first byte to the handoff or, relayed, to its end.
 //! The session that began with the decision moves along with the connection, so it ends when the connection does.
@@ -12,6 +13,7 @@ use router_common::abi::reason::RefuseReason;
 use socket2::Socket;
 
 use super::access::{How, Record};
+use super::announced::{Client, must_announce, read_header, refusal_of};
 use super::buffer::Buffer;
 use super::carry::carry;
 use super::choice::{Action, Candidate, Choice, Refusal};
@@ -21,13 +23,15 @@ use super::endpoint::Endpoint;
 use super::head::{FirstBytes, HeadFailure, read_head};
 use super::http::fields::Framing;
 use super::http::rewrite::rewrite;
+use super::http::scan::Scanner;
 use super::http::{self, HttpHead};
 use super::offload::{self, Trigger};
 use super::per_request;
 use super::settings::{Listener, Offload};
+use super::tls::{alert, client_hello, records};
 use super::{refuse, sockopt};
 use crate::core::pool::InstanceId;
-use crate::core::request::Request;
+use crate::core::request::{Protocol, Request};
 use crate::core::session::Session;
 use crate::core::table::{RoutingTable, RuleRef};
 use crate::flows::ports::PortLease;
@@ -36,25 +40,50 @@ use crate::flows::ports::PortLease;
 pub async fn serve(listener: Arc<Listener>, socket: Socket, peer: SocketAddr) {
     let Listener { context, settings } = &*listener;
     let _open = context.counters.accept();
-    let address = peer.ip().to_canonical();
-    let mut record = Record::begin(SocketAddr::new(address, peer.port()));
-    let client = Endpoint::Detached(socket);
+    let deadline = tokio::time::Instant::now() + settings.header_timeout;
+    let mut endpoint = Endpoint::Detached(socket);
+    let mut client = Client::peer(peer);
+    if must_announce(&settings.announced_by, peer.ip()) {
+        match read_header(endpoint, peer, deadline, &context.heads).await {
+            Ok(announced) => (endpoint, client) = announced,
+            Err(failure) => return refuse_head(&listener, failure, &Record::begin(client.address)).await,
+        }
+    }
+    let mut record = Record::begin(client.address);
     if !settings.once_only {
-        return per_request::serve(&listener, client, record).await;
+        return per_request::serve(&listener, endpoint, client, record).await;
     }
     if settings.offload != Offload::Relay && context.flows.is_some() {
-        offload::expect_handoff(client.as_fd());
+        offload::expect_handoff(endpoint.as_fd());
     }
 
-    let read = read_head(client, address, &settings.head, settings.header_timeout, &context.heads);
-    let (client, first) = match read.await {
+    let (limits, address) = (settings.head, client.ip());
+    let read = match settings.protocol {
+        Protocol::Http => {
+            let mut scanner = Scanner::default();
+            let find_end =
+                |bytes: &[u8]| scanner.scan(bytes, &limits).map_err(|reason| refusal_of(bytes, reason));
+            read_head(endpoint, address, find_end, deadline, &context.heads).await
+        }
+        Protocol::Tls => {
+            let mut scanner = records::Scanner::default();
+            let find_end =
+                |bytes: &[u8]| scanner.scan(bytes, limits.head).map_err(|reason| refusal_of(bytes, reason));
+            read_head(endpoint, address, find_end, deadline, &context.heads).await
+        }
+    };
+    let (endpoint, first) = match read {
         Ok(complete) => complete,
         Err(failure) => return refuse_head(&listener, failure, &record).await,
     };
     context.counters.requests.add(1);
-    match reach(&listener, address, &client, first, &mut record).await {
-        Ok(reached) => carry(&listener, client, reached, &record).await,
-        Err(refusal) => refuse_request(&listener, client, refusal, &record).await,
+    let reached = match settings.protocol {
+        Protocol::Http => reach_by_head(&listener, &client, &endpoint, first, &mut record).await,
+        Protocol::Tls => reach_by_hello(&listener, &client, &endpoint, first, &mut record).await,
+    };
+    match reached {
+        Ok(reached) => carry(&listener, endpoint, reached, &record).await,
+        Err(refusal) => refuse_request(&listener, endpoint, refusal, &record).await,
     }
 }
 
@@ -63,7 +92,7 @@ pub(super) struct Reached {
     pub(super) instance: Endpoint,
     pub(super) source_port: Option<PortLease>,
     pub(super) session: Session,
-    /// What the instance is to get: the head, rewritten, and the surplus behind it.
+    /// What the instance is to get: a PROXY protocol header if its pool wants one, the head, rewritten, and the surplus behind it.
     pub(super) first: Buffer,
     /// Length of the head as the client sent it.
     pub(super) head_len: usize,
@@ -81,11 +110,11 @@ pub(super) struct Reached {
     pub(super) id: InstanceId,
 }
 
-/// Parses, decides and connects: to another instance if one cannot be connected to, since no byte has been sent yet.
-async fn reach(
+/// Parses a request's head, decides and connects.
+async fn reach_by_head(
     listener: &Listener,
-    address: IpAddr,
-    client: &Endpoint,
+    client: &Client,
+    endpoint: &Endpoint,
     first: FirstBytes,
     record: &mut Record,
 ) -> Result<Reached, Refusal> {
@@ -95,43 +124,99 @@ async fn reach(
     let path = head.path().map_err(Refusal::bad)?;
     check_pipelining(listener, &head, first.surplus()).map_err(Refusal::bad)?;
     let request =
-        Request { listener: &settings.name, client: address, tls: false, http: Some(head.request(&path)) };
-    let mut choice = Choice::new(listener, &request);
-    let (candidate, connected, connecting) = loop {
-        let candidate = choice.next(client.as_fd(), record).await?;
+        Request { listener: &settings.name, client: client.ip(), tls: None, http: Some(head.request(&path)) };
+    let placed = place(listener, endpoint, &request, record).await?;
+
+    let Candidate { table, rule, id, cookie, .. } = &placed.candidate;
+    let set_cookie = cookies::answer(context, table, (*rule, *cookie), *id);
+    let mut outgoing = Buffer::take();
+    outgoing.append(&placed.announcement(client, endpoint));
+    rewrite(first.head(), &head, settings.forwarded_for.then_some(client.ip()), outgoing.as_vec());
+    outgoing.append(first.surplus());
+    Ok(Reached { set_cookie, at_once: offload::at_once(settings, &head), ..placed.reached(&first, outgoing) })
+}
+
+/// Parses a ClientHello, decides and connects. The instance gets the ClientHello as it came.
+async fn reach_by_hello(
+    listener: &Listener,
+    client: &Client,
+    endpoint: &Endpoint,
+    first: FirstBytes,
+    record: &mut Record,
+) -> Result<Reached, Refusal> {
+    let settings = &listener.settings;
+    let message = records::message(first.head());
+    let hello = client_hello::parse(&message).map_err(Refusal::bad)?;
+    record.hello(&hello);
+    let request =
+        Request { listener: &settings.name, client: client.ip(), tls: Some(hello.seen()), http: None };
+    let placed = place(listener, endpoint, &request, record).await?;
+
+    let mut outgoing = Buffer::take();
+    outgoing.append(&placed.announcement(client, endpoint));
+    outgoing.append(first.bytes.pending());
+    let at_once = (settings.offload == Offload::Handoff).then_some(Trigger::Configured);
+    Ok(Reached { at_once, ..placed.reached(&first, outgoing) })
+}
+
+/// A connection to the instance that was chosen.
+struct Placed {
+    candidate: Candidate,
+    connected: Connected,
+    connecting: Duration,
+}
+
+impl Placed {
+    /// What the instance gets before the client's first bytes.
+    fn announcement(&self, client: &Client, endpoint: &Endpoint) -> Vec<u8> {
+        let Candidate { table, id, .. } = &self.candidate;
+        client.announce(table.pool(id.pool).proxy_protocol, endpoint)
+    }
+
+    /// What there is to carry on; `first` is what the client sent, `outgoing` what the instance is to get.
+    fn reached(self, first: &FirstBytes, outgoing: Buffer) -> Reached {
+        let Candidate { table, rule, id, session, .. } = self.candidate;
+        let Connected { endpoint: instance, source_port } = self.connected;
+        Reached {
+            instance,
+            source_port,
+            session,
+            answered: 0,
+            first: outgoing,
+            head_len: first.head_len,
+            surplus_len: first.surplus().len(),
+            at_once: None,
+            connecting: self.connecting,
+            set_cookie: None,
+            table,
+            rule,
+            id,
+        }
+    }
+}
+
+/// Decides and connects: to another instance if one cannot be connected to, since no byte has been sent yet.
+async fn place(
+    listener: &Listener,
+    endpoint: &Endpoint,
+    request: &Request<'_>,
+    record: &mut Record,
+) -> Result<Placed, Refusal> {
+    let Listener { context, settings } = listener;
+    let mut choice = Choice::new(listener, request);
+    loop {
+        let candidate = choice.next(endpoint.as_fd(), record).await?;
         let instance = candidate.table.instance(candidate.id).address;
         let began = Instant::now();
-        let for_handoff = for_handoff(listener, client.as_fd(), [address, instance.ip()]);
+        let for_handoff = for_handoff(listener, endpoint.as_fd(), instance.ip());
         match connect(context, instance, settings.connect_timeout, for_handoff).await {
-            Ok(connected) => break (candidate, connected, began.elapsed()),
+            Ok(connected) => {
+                choice.served();
+                return Ok(Placed { candidate, connected, connecting: began.elapsed() });
+            }
             Err(error) => choice.failed(&candidate, &error)?,
         }
-    };
-    choice.served();
-    let Candidate { table, rule, id, session, cookie } = candidate;
-    let set_cookie = cookies::answer(context, &table, (rule, cookie), id);
-
-    let Connected { endpoint: instance, source_port } = connected;
-    let mut outgoing = Buffer::take();
-    rewrite(first.head(), &head, settings.forwarded_for.then_some(address), outgoing.as_vec());
-    outgoing.append(first.surplus());
-    let (head_len, surplus_len) = (first.head_len, first.surplus().len());
-    let at_once = offload::at_once(settings, &head);
-    Ok(Reached {
-        instance,
-        source_port,
-        session,
-        answered: 0,
-        first: outgoing,
-        head_len,
-        surplus_len,
-        at_once,
-        connecting,
-        set_cookie,
-        table,
-        rule,
-        id,
-    })
+    }
 }
 
 /// Counts further requests that are here already, and refuses them if the listener says so.
@@ -154,10 +239,11 @@ fn check_pipelining(listener: &Listener, head: &HttpHead<'_>, surplus: &[u8]) ->
 pub(super) fn for_handoff<'a>(
     listener: &'a Listener,
     client: BorrowedFd<'_>,
-    ends: [IpAddr; 2],
+    instance: IpAddr,
 ) -> Option<ForHandoff<'a>> {
     let flows = listener.context.flows.as_deref().filter(|_| listener.settings.offload != Offload::Relay)?;
-    if ends[0].is_ipv4() != ends[1].is_ipv4() {
+    // Clients are of their listener's family: also wildcards listen for one.
+    if listener.settings.address.is_ipv4() != instance.is_ipv4() {
         return None;
     }
     let client = sockopt::tcp_info(client).ok()?;
@@ -185,18 +271,27 @@ async fn refuse_request(listener: &Listener, client: Endpoint, refusal: Refusal,
 pub(super) fn count_refusal(listener: &Listener, refusal: &Refusal, answered: bool, record: &Record) {
     listener.context.counters.refused.add(refusal.reason);
     let status = match refusal.action {
-        Action::Answer { status, .. } if answered => Some(status),
+        Action::Answer { status, .. } if answered && answers_http(listener, refusal) => Some(status),
         _ => None,
     };
     record.end(&listener.settings.name, How::Refused { reason: refusal.reason.name(), status }, (0, 0));
 }
 
+/// Whether the client reads HTTP, whatever the listener would rather speak.
+fn answers_http(listener: &Listener, refusal: &Refusal) -> bool {
+    listener.settings.protocol == Protocol::Http || refusal.reason == RefuseReason::HttpOnTls
+}
+
 pub(super) async fn respond(listener: &Listener, client: Endpoint, refusal: &Refusal) {
     match refusal.action {
-        Action::Answer { status, without_body } => {
+        Action::Answer { status, without_body } if answers_http(listener, refusal) => {
             let text = refusal.reason.description().trim();
             let answer = refuse::response(status, text, listener.settings.retry_after, without_body);
             refuse::answer(client, answer.as_bytes()).await;
+        }
+        Action::Answer { .. } => {
+            refuse::answer(client, alert::record(refusal.reason).as_ref().map_or(&[], |alert| &alert[..]))
+                .await;
         }
         Action::Reset => client.reset(),
         Action::Silent => refuse::stay_silent(client).await,

@@ -47,6 +47,35 @@ impl Endpoint {
         Ok(count)
     }
 
+    /// Looks at the first `limit` bytes, at most a buffer's capacity, of what is there now, and leaves them there. `Ok(0)` is the end of
+    /// the stream.
+    pub fn peek(&mut self, buffer: &mut Buffer, limit: usize) -> io::Result<usize> {
+        let peek = |socket: SockRef<'_>, spare: &mut [MaybeUninit<u8>]| socket.peek(&mut spare[..limit]);
+        let count = match self {
+            Self::Detached(socket) => peek(SockRef::from(&*socket), buffer.spare())?,
+            Self::Registered(stream) => {
+                stream.try_io(Interest::READABLE, || peek(SockRef::from(&*stream), buffer.spare()))?
+            }
+        };
+        // SAFETY: `peek` has initialised the first `count` bytes of the spare room.
+        unsafe { buffer.filled(count) };
+        Ok(count)
+    }
+
+    /// Takes the first `count` bytes of what [`Self::peek`] has shown.
+    pub fn discard(&mut self, count: usize) -> io::Result<()> {
+        let mut taken = 0;
+        let mut buffer = Buffer::take();
+        while taken < count {
+            let spare = &mut buffer.spare()[..count - taken];
+            match self.socket().recv(spare)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                more => taken += more,
+            }
+        }
+        Ok(())
+    }
+
     /// Sends as much as the socket takes now.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {

@@ -1,9 +1,8 @@
-//! Reads the first request's head from a connection: bounded in bytes, in time and in number.
+//! Reads what comes first on a connection, a request's head or a ClientHello: bounded in bytes, in time and in number.
 //!
 //! The deadline is absolute. A client that sends one byte every few seconds gains nothing by it.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use router_common::abi::reason::RefuseReason;
 use tokio::time::{Instant, timeout_at};
@@ -11,7 +10,11 @@ use tokio::time::{Instant, timeout_at};
 use super::budget::HeadBudget;
 use super::buffer::Buffer;
 use super::endpoint::Endpoint;
-use super::http::scan::{HeadLimits, Scanner};
+
+/// Finds the end of a head in everything received so far; it is asked again when there is more. `None` while the end is missing.
+pub trait FindEnd: FnMut(&[u8]) -> Result<Option<usize>, RefuseReason> {}
+
+impl<F: FnMut(&[u8]) -> Result<Option<usize>, RefuseReason>> FindEnd for F {}
 
 /// A complete head and what came behind it.
 #[derive(Debug)]
@@ -42,19 +45,18 @@ pub struct HeadFailure {
     pub client: Option<Endpoint>,
 }
 
-/// Reads until the head is complete. `timeout` counts from now.
+/// Reads until the head is complete, or until `deadline`.
 pub async fn read_head(
     mut client: Endpoint,
     address: IpAddr,
-    limits: &HeadLimits,
-    timeout: Duration,
+    mut find_end: impl FindEnd,
+    deadline: Instant,
     budget: &HeadBudget,
 ) -> Result<(Endpoint, FirstBytes), HeadFailure> {
-    let mut scanner = Scanner::default();
     let mut bytes = Buffer::take();
     // Most heads are here already.
     match step(&mut client, &mut bytes) {
-        Ok(Received::Bytes) => match scanner.scan(bytes.pending(), limits) {
+        Ok(Received::Bytes) => match find_end(bytes.pending()) {
             Ok(Some(head_len)) => return Ok((client, FirstBytes { bytes, head_len })),
             Ok(None) => {}
             Err(reason) => return Err(HeadFailure { reason, any_received: true, client: Some(client) }),
@@ -66,19 +68,17 @@ pub async fn read_head(
     let Ok(client) = client.register() else {
         return Err(HeadFailure { reason: RefuseReason::OutOfResources, any_received, client: None });
     };
-    read_rest(client, address, limits, timeout, budget, scanner, bytes).await
+    read_rest(client, address, find_end, deadline, budget, bytes).await
 }
 
 async fn read_rest(
     mut client: Endpoint,
     address: IpAddr,
-    limits: &HeadLimits,
-    timeout: Duration,
+    mut find_end: impl FindEnd,
+    deadline: Instant,
     budget: &HeadBudget,
-    mut scanner: Scanner,
     first: Buffer,
 ) -> Result<(Endpoint, FirstBytes), HeadFailure> {
-    let deadline = Instant::now() + timeout;
     let mut any_received = !first.is_empty();
     let Some(mut half) =
         budget.admit(address).and_then(|mut half| half.append(first.pending()).then_some(half))
@@ -103,7 +103,7 @@ async fn read_rest(
         if !half.append(bytes.pending()) {
             break RefuseReason::TooManyHeads;
         }
-        match scanner.scan(half.bytes(), limits) {
+        match find_end(half.bytes()) {
             Ok(Some(head_len)) => {
                 let bytes = bytes.refilled(half.bytes());
                 return Ok((client, FirstBytes { bytes, head_len }));

@@ -4,6 +4,7 @@
 //! to `per_request`.
 
 pub mod access;
+pub mod announced;
 pub mod budget;
 pub mod buffer;
 mod carry;
@@ -25,3 +26,4 @@ mod response_timer;
 pub mod settings;
 pub mod sockopt;
 pub mod source;
+pub mod tls;

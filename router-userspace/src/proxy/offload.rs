@@ -87,6 +87,8 @@ pub struct Watch {
     due: (Trigger, Instant),
     /// Whether the instance has sent something since the client last did.
     answered: bool,
+    /// How often the client will answer the instance before its second request.
+    handshake: u8,
     /// Whose window has been limited: the client's, the instance's.
     limited: [bool; 2],
     /// The response's head has yet to pass through user space.
@@ -105,12 +107,18 @@ impl Watch {
             settings,
             due,
             answered: false,
+            handshake: 0,
             limited: [false; 2],
             awaits_head: false,
             after_head: None,
             pausing: None,
             attempts: 0,
         }
+    }
+
+    /// The connection begins with a TLS handshake, in which the client sends twice: its ClientHello, and what answers the instance's part.
+    pub fn expect_handshake(&mut self) {
+        self.handshake = 1;
     }
 
     /// Allows no handoff before [`Self::head_passed`], and then, if `trigger` says that one pays, at once.
@@ -145,10 +153,13 @@ impl Watch {
 
     /// The client has sent something; `received` bytes in all.
     pub fn client_sent(&mut self, client: BorrowedFd<'_>, received: u64) {
-        if self.answered && self.settings.second_request && self.pausing.is_none() {
-            self.pause(Trigger::SecondRequest);
+        if std::mem::take(&mut self.answered) {
+            if self.handshake > 0 {
+                self.handshake -= 1;
+            } else if self.settings.second_request && self.pausing.is_none() {
+                self.pause(Trigger::SecondRequest);
+            }
         }
-        self.answered = false;
         self.limit(0, client, received, LIMITED_WINDOW);
     }
 

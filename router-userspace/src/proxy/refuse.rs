@@ -29,6 +29,10 @@ pub fn status(reason: RefuseReason) -> Option<u16> {
         RefuseReason::BadRequest
         | RefuseReason::AmbiguousPath
         | RefuseReason::TlsOnHttp
+        | RefuseReason::HttpOnTls
+        | RefuseReason::BadClientHello
+        | RefuseReason::BadServerName
+        | RefuseReason::ProxyHeaderUnexpected
         | RefuseReason::Http09
         | RefuseReason::Pipelined
         | RefuseReason::H2cUpgrade => 400,
@@ -47,7 +51,10 @@ pub fn status(reason: RefuseReason) -> Option<u16> {
         | RefuseReason::NoSourcePort
         | RefuseReason::OutOfResources => 503,
         RefuseReason::Http2Preface | RefuseReason::HttpVersion => 505,
-        RefuseReason::ClientGone => return None,
+        // A proxy in front has no use for words.
+        RefuseReason::ClientGone | RefuseReason::ProxyHeaderMissing | RefuseReason::BadProxyHeader => {
+            return None;
+        }
     })
 }
 
@@ -202,7 +209,12 @@ mod tests {
                     assert!(response.contains("Connection: close\r\n"));
                     assert_eq!(response.contains("Retry-After: 5\r\n"), status == 503);
                 }
-                None => assert_eq!(reason, RefuseReason::ClientGone),
+                None => assert!(matches!(
+                    reason,
+                    RefuseReason::ClientGone
+                        | RefuseReason::ProxyHeaderMissing
+                        | RefuseReason::BadProxyHeader
+                )),
             }
         }
     }

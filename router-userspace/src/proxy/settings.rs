@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use ipnet::IpNet;
 
 use super::budget::HeadBudget;
 use super::http::scan::HeadLimits;
 use super::source::SourceAddresses;
 use crate::core::counters::Counters;
+use crate::core::request::Protocol;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::FlowTable;
@@ -50,12 +52,16 @@ pub struct ListenerSettings {
     pub name: String,
     /// The VIP and port.
     pub address: SocketAddr,
+    pub protocol: Protocol,
+    /// Proxies in front, whose connections begin with a PROXY protocol header.
+    pub announced_by: Vec<IpNet>,
     pub offload: Offload,
     pub auto: AutoHandoff,
     /// Whether only the first request of a connection is matched against the rules. If not, every request is, in user space.
     pub once_only: bool,
+    /// Bounds on heads. Of a ClientHello, `head.head` bounds the length, with the records around it.
     pub head: HeadLimits,
-    /// From accepting the connection to the end of the first request's head.
+    /// From accepting the connection to the end of the first request's head, or of the ClientHello.
     pub header_timeout: Duration,
     /// Whether instances learn the client's address in `X-Forwarded-For`.
     pub forwarded_for: bool,
@@ -83,6 +89,8 @@ impl ListenerSettings {
         Self {
             name: name.into(),
             address,
+            protocol: Protocol::Http,
+            announced_by: Vec::new(),
             offload: Offload::default(),
             auto: AutoHandoff::default(),
             once_only: true,

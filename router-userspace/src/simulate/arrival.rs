@@ -6,9 +6,10 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
+use crate::config::Protocol;
 use crate::core::identity::{IdentitySpec, Place, ResourceSource, SessionSource, UserSource};
 use crate::core::path::normalise;
-use crate::core::request::{Header, HttpRequest, HttpVersion, Request};
+use crate::core::request::{ClientHello, Header, HttpRequest, HttpVersion, Request};
 
 /// A request before any configuration has looked at it.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,17 +53,18 @@ impl Default for Arrival {
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub listener: String,
-    /// Whether the listener reads HTTP at all.
-    pub http: bool,
+    pub protocol: Protocol,
     pub spec: IdentitySpec,
 }
 
 impl Reader {
     /// Shows the arrival as the listener reads it; `None` if it would answer 400 itself.
     pub fn read<T>(&self, arrival: &Arrival, see: impl FnOnce(&Request<'_>) -> T) -> Option<T> {
-        let request = |http| Request { listener: &self.listener, client: arrival.client, tls: false, http };
-        if !self.http {
-            return Some(see(&request(None)));
+        let request = |tls, http| Request { listener: &self.listener, client: arrival.client, tls, http };
+        if self.protocol == Protocol::Tls {
+            // Of a request that is encrypted, the host is what its client has asked for by name.
+            let hello = ClientHello { server_name: arrival.host.as_deref().map(without_port), alpn: &[] };
+            return Some(see(&request(Some(hello), None)));
         }
         let (raw_path, query) = match arrival.target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -82,15 +84,18 @@ impl Reader {
         let sent = arrival.fields.iter().chain(&carried.fields);
         let sent = sent.map(|(name, value)| Header { name, value: value.as_bytes() });
         let headers: Vec<_> = host.chain(sent).collect();
-        Some(see(&request(Some(HttpRequest {
-            version: if arrival.http10 { HttpVersion::Http10 } else { HttpVersion::Http11 },
-            method: &arrival.method,
-            host: arrival.host.as_deref().map(without_port),
-            raw_path,
-            path: &path,
-            query: query.as_deref(),
-            headers: &headers,
-        }))))
+        Some(see(&request(
+            None,
+            Some(HttpRequest {
+                version: if arrival.http10 { HttpVersion::Http10 } else { HttpVersion::Http11 },
+                method: &arrival.method,
+                host: arrival.host.as_deref().map(without_port),
+                raw_path,
+                path: &path,
+                query: query.as_deref(),
+                headers: &headers,
+            }),
+        )))
     }
 
     fn carry(&self, arrival: &Arrival) -> Carried {

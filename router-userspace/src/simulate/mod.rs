@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::io::{self, BufRead};
 use std::time::{Duration, Instant};
 
-use crate::config::{Plan, Protocol};
+use crate::config::Plan;
 use arrival::Reader;
 pub use load_model::LoadModel;
 use log::Log;
@@ -185,7 +185,7 @@ fn reader(file: &str, plan: &Plan, settings: &Settings) -> Result<Reader, Simula
     })?;
     Ok(Reader {
         listener: listener.name.clone(),
-        http: listener.protocol == Protocol::Http,
+        protocol: listener.protocol,
         spec: plan.table.identities().of_listener(&listener.name).cloned().unwrap_or_default(),
     })
 }

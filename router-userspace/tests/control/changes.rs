@@ -47,7 +47,10 @@ fn every_command_changes_what_it_says() {
     );
     let add = ["rule", "add", "new", "--match", r#"Host("n")"#, "--pool", "web", "--after", "gis"];
     assert_eq!(say(&add).trim_end(), "+ rule new added");
-    assert_eq!(say(&["rule", "add", "no", "--match", "Tls()", "--deny"]).trim_end(), "+ rule no added");
+    assert_eq!(
+        say(&["rule", "add", "no", "--match", r#"Method("TRACE")"#, "--deny"]).trim_end(),
+        "+ rule no added"
+    );
     assert_eq!(
         say(&["rule", "set", "gis", "on_unavailable=503"]),
         r#"~ rule gis changed on_unavailable (default) → "503""#

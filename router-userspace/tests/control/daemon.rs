@@ -93,6 +93,10 @@ impl FlowTable for FixedFlows {
 pub struct Heads;
 
 impl HeadReader for Heads {
+    fn server_name<'n>(&self, name: &'n str) -> Result<&'n str, RefuseReason> {
+        router::proxy::tls::client_hello::host_name(name.as_bytes())
+    }
+
     fn read(&self, _: &str, head: &[u8], then: &mut dyn FnMut(HttpRequest<'_>)) -> Result<(), RefuseReason> {
         let (head, _) = http::read(head, &HeadLimits::default())?.ok_or(RefuseReason::BadRequest)?;
         then(head.request(&head.path()?));

@@ -1,6 +1,7 @@
 //! Each path of the control socket answers what an operator or a script asks.
 
 use hyper::Method;
+use router::control::protocol::Listener;
 use serde_json::json;
 
 use crate::daemon::{Daemon, ask_over, block_on};
@@ -204,6 +205,43 @@ fn explain_shows_refusals_as_the_client_would_meet_them() {
     let smuggled = json!([{"name": "X Y", "value": "a"}]);
     assert_eq!(outcome("/", "192.0.2.1", smuggled)["reason"], "bad_request");
     assert_eq!(outcome(&format!("/{}", "a".repeat(9000)), "192.0.2.1", json!([]))["reason"], "uri_too_long");
+}
+
+#[test]
+fn explain_takes_a_server_name_where_tls_is_spoken_and_a_request_where_http_is() {
+    let daemon = Daemon::start();
+    let secure = Listener {
+        name: "secure".to_owned(),
+        address: "10.0.1.1:443".parse().unwrap(),
+        protocol: "tls".to_owned(),
+        offload: "auto".to_owned(),
+    };
+    daemon.state.listeners.rcu(|listeners| [&listeners[..], std::slice::from_ref(&secure)].concat());
+    let explain = |listener: &str, more: serde_json::Value| {
+        let mut request = json!({"listener": listener, "client": "192.0.2.1"});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        daemon.post("/v1/explain", request.to_string())
+    };
+    let reached = explain("secure", json!({"server_name": "a.example.", "alpn": ["h2"]})).json();
+    assert_eq!(reached["outcome"]["rule"], "default", "{reached}");
+    assert_eq!(explain("secure", json!({})).json()["outcome"]["kind"], "instance");
+    let odd = explain("secure", json!({"server_name": "a.example:443"})).json();
+    assert_eq!(odd["outcome"]["reason"], "bad_server_name");
+    for (listener, more, error) in [
+        (
+            "secure",
+            json!({"path": "/admin"}),
+            "listener secure speaks tls: it reads no method, path, version or header field",
+        ),
+        (
+            "web",
+            json!({"server_name": "a.example"}),
+            "listener web speaks http: it reads no server name and no ALPN",
+        ),
+    ] {
+        let answer = explain(listener, more);
+        assert_eq!((answer.status, answer.json()["error"].as_str().unwrap()), (400, error));
+    }
 }
 
 #[test]

@@ -62,8 +62,10 @@ fn source(file: &str) -> Option<String> {
     let places = match room {
         "suite" => vec![format!("tests/{file}")],
         "config" => vec![format!("router-userspace/src/config/tests/{name}")],
-        "core" => vec![format!("router-userspace/tests/{file}"), format!("router-userspace/src/{file}")],
-        "proxy" | "control" => vec![format!("router-userspace/tests/{file}")],
+        "core" | "proxy" => {
+            vec![format!("router-userspace/tests/{file}"), format!("router-userspace/src/{file}")]
+        }
+        "control" => vec![format!("router-userspace/tests/{file}")],
         "" => vec![format!("router-userspace/tests/{file}")],
         _ => vec![format!("router-userspace/src/{file}")],
     };

@@ -90,13 +90,6 @@ fn unknown_functions_get_a_suggestion() {
 }
 
 #[test]
-fn functions_that_need_what_no_listener_offers_yet_say_so() {
-    for name in ["HostSNI", "HostSNISuffix", "ALPN"] {
-        complains(&format!(r#"Any() || {name}("x")"#), name, "not available yet", "");
-    }
-}
-
-#[test]
 fn the_wrong_number_of_arguments_points_at_the_first_too_many() {
     complains(r#"Any("x")"#, r#""x""#, "takes no arguments, not 1", "for example Any()");
     complains("Host()", "Host()", "at least one argument, not 0", "Host(\"a.example\"");
@@ -109,6 +102,11 @@ fn arguments_that_can_never_match_are_errors() {
     complains(r#"Host("*.example")"#, r#""*.example""#, "no wildcards", "HostSuffix");
     complains(r#"Host("http://a.example/")"#, r#""http://a.example/""#, "not a host name", "without scheme");
     complains(r#"Host("münchen.example")"#, r#""münchen.example""#, "not ASCII", "xn--");
+    complains(r#"HostSNI("www*.example")"#, r#""www*.example""#, "whole first label", "HostSNISuffix");
+    complains(r#"HostSNI("*example")"#, r#""*example""#, "not a server name", "\"*.example\"");
+    complains(r#"HostSNI("*.*.example")"#, r#""*.*.example""#, "not a server name", "\"*.example\"");
+    complains(r#"HostSNISuffix("*.example")"#, r#""*.example""#, "no wildcards", "HostSuffix");
+    complains(r#"ALPN("")"#, r#""""#, "not a protocol", "\"h2\"");
     complains(r#"Path("login")"#, r#""login""#, "begins with /", "\"/login\"");
     complains(r#"PathPrefix("/a?b")"#, r#""/a?b""#, "query", "Query(");
     complains(r#"Path("/a%20b")"#, r#""/a%20b""#, "never match", "\"/a b\"");

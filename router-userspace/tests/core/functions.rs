@@ -176,13 +176,52 @@ fn listener_version_and_tls() {
     fails(&ask, "Http10() || Tls()");
     ask.version = HttpVersion::Http10;
     holds(&ask, "Http10()");
-    ask.tls = true;
+    ask.tls = Some((None, &[]));
     holds(&ask, "Tls()");
+}
+
+/// A client that asks for this name, or for none, and offers these protocols.
+fn hello(server_name: Option<&'static str>, alpn: &'static [&'static [u8]]) -> Ask {
+    Ask { tls: Some((server_name, alpn)), ..get("/") }
+}
+
+#[test]
+fn server_names() {
+    let www = hello(Some("WWW.a.example"), &[]);
+    holds(&www, r#"HostSNI("b.example", "www.A.example")"#);
+    fails(&www, r#"HostSNI("a.example", "ww.a.example", "example")"#);
+    for name in ["*.a.example", "*.A.Example.", "*"] {
+        holds(&www, &format!(r#"HostSNI("{name}")"#));
+    }
+    fails(&www, r#"HostSNI("*.example", "*.www.a.example", "*.b.example")"#);
+    fails(&hello(Some("a.example"), &[]), r#"HostSNI("*.a.example")"#);
+    fails(&hello(Some("xa.example"), &[]), r#"HostSNI("*.a.example") || HostSNISuffix("a.example")"#);
+    holds(&www, r#"HostSNISuffix("example")"#);
+    holds(&hello(Some("a.example"), &[]), r#"HostSNISuffix("a.example")"#);
+    fails(&hello(Some("a.example"), &[]), r#"HostSNISuffix(".a.example")"#);
+}
+
+#[test]
+fn without_a_server_name_only_every_name_holds() {
+    let nameless = hello(None, &[]);
+    holds(&nameless, r#"HostSNI("*")"#);
+    fails(&nameless, r#"HostSNI("*.example", "example") || HostSNISuffix("example")"#);
+    for of_tls in [r#"HostSNI("*")"#, r#"HostSNISuffix("example")"#, r#"ALPN("h2")"#] {
+        fails(&get("/"), of_tls);
+    }
+}
+
+#[test]
+fn offered_protocols() {
+    let browser = hello(Some("a.example"), &[b"h2", b"http/1.1"]);
+    holds(&browser, r#"ALPN("acme-tls/1", "http/1.1")"#);
+    fails(&browser, r#"ALPN("H2", "http/1.0")"#);
+    fails(&hello(Some("a.example"), &[]), r#"ALPN("h2")"#);
 }
 
 #[test]
 fn without_http_only_the_connection_can_match() {
-    let request = Request { listener: "raw", client: [10, 1, 2, 3].into(), tls: false, http: None };
+    let request = Request { listener: "raw", client: [10, 1, 2, 3].into(), tls: None, http: None };
     let matches = |expression: &str| compile(expression).unwrap().matches(&request);
     assert!(matches(r#"Any() && Listener("raw") && ClientIP("10.0.0.0/8")"#));
     for http in

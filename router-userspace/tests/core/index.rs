@@ -53,6 +53,13 @@ const CALLS: &[&str] = &[
     r#"ClientIP("0.0.0.0/0", "2001:db8::/32")"#,
     r#"ClientIP("10.1.2.0/30", "2001:db8::1")"#,
     r#"ClientIP("::/0")"#,
+    r#"HostSNI("a.example", "www.b.example")"#,
+    r#"HostSNI("*.a.example")"#,
+    r#"HostSNI("*")"#,
+    r#"HostSNI("example", "*.Example")"#,
+    r#"HostSNISuffix("a.example")"#,
+    r#"HostSNISuffix(".example")"#,
+    r#"ALPN("h2")"#,
     r#"Listener("web")"#,
     r#"Listener("other", "third")"#,
     r#"User("acme")"#,
@@ -147,7 +154,18 @@ fn request() -> impl Strategy<Value = Ask> {
         ][..],
     );
     let clients = select(&["10.1.2.3", "10.1.2.4", "11.0.0.1", "2001:db8::1", "2001:db9::1"][..]);
-    let others = (select(&["GET", "get", "POST"][..]), select(&["web", "other", "we"][..]), any::<bool>());
+    // A client's server name and protocols.
+    type Hello = Option<(Option<&'static str>, &'static [&'static [u8]])>;
+    const HELLOS: &[Hello] = &[
+        None,
+        Some((None, &[])),
+        Some((Some("A.example"), &[])),
+        Some((Some("www.a.example"), &[b"h2"])),
+        Some((Some("xa.example"), &[b"http/1.1", b"h2"])),
+        Some((Some("example"), &[b"H2"])),
+    ];
+    let hellos = select(HELLOS);
+    let others = (select(&["GET", "get", "POST"][..]), select(&["web", "other", "we"][..]), hellos);
     (targets, hosts, proptest::collection::vec(headers, 0..4), clients, others).prop_map(
         |(target, host, headers, client, (method, listener, tls))| {
             let mut ask = get(target).method(method).client(client);

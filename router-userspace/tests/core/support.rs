@@ -12,7 +12,7 @@ use router::core::identity::{
 use router::core::load::Report;
 use router::core::path::normalise;
 use router::core::pool::{Instance, InstanceId, Method, Pool, PoolId};
-use router::core::request::{Header, HttpRequest, HttpVersion, Request};
+use router::core::request::{ClientHello, Header, HttpRequest, HttpVersion, Request};
 use router::core::rules::compile;
 use router::core::session::Session;
 use router::core::status::AdminState;
@@ -28,7 +28,8 @@ pub struct Ask {
     pub headers: Vec<(&'static str, &'static [u8])>,
     pub client: &'static str,
     pub listener: &'static str,
-    pub tls: bool,
+    /// `None` if the client does not speak TLS; else the server name, which may be none, and the protocols offered.
+    pub tls: Option<(Option<&'static str>, &'static [&'static [u8]])>,
 }
 
 pub fn get(target: &str) -> Ask {
@@ -40,7 +41,7 @@ pub fn get(target: &str) -> Ask {
         headers: vec![],
         client: "10.1.2.3",
         listener: "web",
-        tls: false,
+        tls: None,
     }
 }
 
@@ -76,7 +77,7 @@ impl Ask {
         see(&Request {
             listener: self.listener,
             client: self.client.parse::<IpAddr>().unwrap(),
-            tls: self.tls,
+            tls: self.tls.map(|(server_name, alpn)| ClientHello { server_name, alpn }),
             http: Some(HttpRequest {
                 version: self.version,
                 method: self.method,

@@ -38,7 +38,7 @@ fn the_pool_says_what_happens_and_a_rule_overrides_it() {
 #[test]
 fn without_http_the_default_is_a_reset() {
     let table = one_pool([instance("a").down()]);
-    let request = Request { listener: "raw", client: [10, 1, 2, 3].into(), tls: false, http: None };
+    let request = Request { listener: "raw", client: [10, 1, 2, 3].into(), tls: None, http: None };
     assert_eq!(
         without_session(table.decide(&request, &Attempt::first(Instant::now())).outcome),
         unavailable(OnUnavailable::Reset)

@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use router::core::counters::Counters;
 use router::core::health::{CheckKind, CheckSpec, Reachability};
 use router::core::pool::{Instance, Method, OnUnavailable, Pool, PoolId};
+use router::core::proxy_protocol::ProxyProtocol;
 use router::core::status::AdminState;
 use router::core::table::{DefaultRule, RoutingTable, Rule};
 use router::flows::ports::PortAllocator;
@@ -35,6 +36,8 @@ pub struct Setup {
     pub budget: BudgetLimits,
     pub workers: usize,
     pub rules: Vec<Rule>,
+    /// How the instances are told where connections come from.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Further pools; the instances are those of the first.
     pub pools: Vec<Pool>,
 }
@@ -56,6 +59,7 @@ pub fn proxy(instances: impl IntoIterator<Item = SocketAddr>) -> Setup {
         budget: BudgetLimits::default(),
         workers: 2,
         rules: Vec::new(),
+        proxy_protocol: None,
         pools: Vec::new(),
     }
 }
@@ -89,6 +93,7 @@ impl Setup {
             on_unavailable: self.on_unavailable,
             instances: self.instances.iter().copied().enumerate().map(instance).collect(),
             check: self.check,
+            proxy_protocol: self.proxy_protocol,
             ..Pool::default()
         };
         let default = DefaultRule { pools: vec![PoolId(0)], ..DefaultRule::default() };

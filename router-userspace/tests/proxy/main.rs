@@ -1,6 +1,7 @@
 //! The proxy over loopback, with real sockets on both sides.
 
 mod actors;
+mod announced;
 #[path = "../corpus/mod.rs"]
 mod corpus;
 mod handoff;
@@ -11,3 +12,4 @@ mod refusals;
 mod relaying;
 mod routing;
 mod splicer;
+mod tls;

@@ -18,7 +18,7 @@ pub enum For {
 }
 
 /// A program that the lab runs, and the Debian package that brings it.
-const LAB_PROGRAMS: [(&str, &str); 15] = [
+const LAB_PROGRAMS: [(&str, &str); 16] = [
     ("ping", "iputils-ping"),
     ("ip", "iproute2"),
     ("tc", "iproute2"),
@@ -27,6 +27,7 @@ const LAB_PROGRAMS: [(&str, &str); 15] = [
     ("ethtool", "ethtool"),
     ("tcpdump", "tcpdump"),
     ("curl", "curl"),
+    ("openssl", "openssl"),
     ("wrk", "wrk"),
     ("iperf3", "iperf3"),
     ("nginx", "nginx-light"),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use super::super::file::{File, Listener};
 use super::super::reader::{Placed, Report};
 use super::super::report::Problem;
+use super::super::settings::Protocol;
 use super::ListenerPlan;
 use super::unique::Unique;
 
@@ -69,6 +70,9 @@ pub(super) fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
         && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
 }
 
+/// The longest ClientHello by default; as long as one record may be (RFC 8446 §5.1).
+const MAX_CLIENT_HELLO: u32 = 16 * 1024;
+
 pub(super) fn plan(listener: &Listener) -> Option<ListenerPlan> {
     Some(ListenerPlan {
         name: listener.name.as_ref()?.value.clone(),
@@ -81,7 +85,10 @@ pub(super) fn plan(listener: &Listener) -> Option<ListenerPlan> {
         offload_second_request: listener.offload_second_request.value,
         once_only: listener.once_only.value,
         header_timeout: listener.header_timeout.value,
-        max_header_bytes: listener.max_header_bytes.value,
+        max_header_bytes: match listener.protocol.value {
+            Protocol::Tls if !listener.max_header_bytes.written => MAX_CLIENT_HELLO,
+            _ => listener.max_header_bytes.value,
+        },
         forwarded_for: listener.forwarded_for.value,
         allow_http09: listener.allow_http09.value,
         pipelining: listener.pipelining.value,
@@ -92,5 +99,6 @@ pub(super) fn plan(listener: &Listener) -> Option<ListenerPlan> {
         retry_after: listener.retry_after.value,
         backlog: listener.backlog.value,
         max_segment: listener.max_segment.as_ref().map(|size| size.value),
+        accept_proxy_protocol: listener.announced_by.clone(),
     })
 }

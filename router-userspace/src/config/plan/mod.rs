@@ -1,5 +1,6 @@
 //! A configuration that is valid as a whole, ready for the daemon to act on.
 
+mod check;
 mod identities;
 mod listeners;
 mod load;
@@ -7,6 +8,7 @@ mod network;
 mod persistence;
 mod pools;
 mod preload;
+mod protocol;
 mod rules;
 mod unavailable;
 mod unique;
@@ -16,6 +18,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 use super::file::{self, File};
 use super::reader::{Placed, Report};
@@ -97,7 +101,7 @@ pub struct ListenerPlan {
     pub once_only: bool,
     /// From accepting the connection to the end of its first head.
     pub header_timeout: Duration,
-    /// Bytes of the head up to and including its empty line.
+    /// Bytes of the head up to and including its empty line, or of the ClientHello with the records around it.
     pub max_header_bytes: u32,
     /// Whether the client's address is added to `X-Forwarded-For` of the first request.
     pub forwarded_for: bool,
@@ -118,6 +122,8 @@ pub struct ListenerPlan {
     pub backlog: u32,
     /// Greatest segment that clients may send, in bytes; by the route if `None`.
     pub max_segment: Option<u16>,
+    /// Proxies in front, whose connections begin with a PROXY protocol header; empty if there are none.
+    pub accept_proxy_protocol: Vec<IpNet>,
 }
 
 /// Checks what values mean to each other. `None` if a part is missing; then `report` says which.
@@ -125,6 +131,7 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
     let daemon = daemon(&file.daemon);
     let group = file.daemon.group.clone().map(|group| group.value);
     listeners::check(&file, report);
+    protocol::check(&file, report);
     network::check(&file, report);
     let listeners = file.listeners.iter().map(listeners::plan).collect::<Option<Vec<_>>>();
     let pools = pools::plan(&file, report);

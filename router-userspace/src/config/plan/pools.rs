@@ -1,13 +1,12 @@
-//! Pools: unique names, an instance in exactly one pool, checks that make sense.
+//! Pools: unique names, an instance in exactly one pool.
 
-use super::super::file::{Check, CheckKind, File, Instance, Pool};
-use super::super::reader::{Placed, Report};
+use super::super::file::{File, Instance, Pool};
+use super::super::reader::Report;
 use super::super::report::Problem;
-use super::super::values::format_duration;
-use super::load;
 use super::unavailable::PoolNames;
 use super::unique::Unique;
-use crate::core::health::{self, CheckSpec};
+use super::{check, load};
+use crate::core::health::CheckSpec;
 use crate::core::load::Thresholds;
 use crate::core::pool::{self, PoolId};
 use crate::core::status::InstanceStatus;
@@ -81,7 +80,7 @@ fn one(pool: &Pool, id: PoolId, names: &PoolNames<'_>, report: &Report<'_>) -> O
         report.warn(Problem::at(pool.span.clone(), message));
     }
     let on_unavailable = names.resolve(pool.on_unavailable.as_ref(), &[id], &called, report);
-    let check = pool.check.as_ref().map(|check| check_spec(check, report));
+    let check = pool.check.as_ref().map(|check| check::spec(check, report));
     let policy = load::policy(pool, report);
     let instances: Option<Vec<pool::Instance>> = {
         let initial = check.as_ref().and_then(|check| check.as_ref());
@@ -105,6 +104,7 @@ fn one(pool: &Pool, id: PoolId, names: &PoolNames<'_>, report: &Report<'_>) -> O
             Some(agent) => Some(load::agent(agent, report)?),
             None => None,
         },
+        proxy_protocol: pool.proxy_protocol.as_ref().map(|version| version.value),
         registration,
         instances: instances?,
     })
@@ -129,53 +129,4 @@ fn instance(
         thresholds: instance.thresholds.as_ref().map(|own| Box::new(load::thresholds(pool, own, report))),
         status: InstanceStatus::new(instance.state.value, check),
     })
-}
-
-fn check_spec(check: &Check, report: &Report<'_>) -> Option<CheckSpec> {
-    if check.timeout.value > check.interval.value {
-        // Whichever is written is the one to change; a default has no place of its own.
-        let at = if check.timeout.written { &check.timeout.span } else { &check.interval.span };
-        let (timeout, interval) =
-            (format_duration(check.timeout.value), format_duration(check.interval.value));
-        let message =
-            format!("a check's `timeout` ({timeout}) must not be longer than its `interval` ({interval})");
-        report.add(Problem::at(at.clone(), message).help("or checks of one instance would overlap"));
-    }
-    let kind = check.kind.as_ref()?;
-    let kind = match kind.value {
-        CheckKind::Tcp => {
-            only_for_http("path", check.path.as_ref(), report);
-            only_for_http("host", check.host.as_ref(), report);
-            only_for_http("expect", Some(&check.expect).filter(|expect| expect.written), report);
-            health::CheckKind::Tcp
-        }
-        CheckKind::Http => {
-            if check.expect.written && check.expect.value.is_empty() {
-                let message = "`expect` is empty, so no answer could pass the check";
-                report.add(
-                    Problem::at(check.expect.span.clone(), message).help("leave it out to expect 200-399"),
-                );
-            }
-            health::CheckKind::Http {
-                path: check.path.as_ref().map_or_else(|| "/".to_owned(), |path| path.value.clone()),
-                host: check.host.as_ref().map(|host| host.value.clone()),
-                expect: check.expect.value.iter().map(|range| range.value.clone()).collect(),
-            }
-        }
-    };
-    Some(CheckSpec {
-        kind,
-        interval: check.interval.value,
-        timeout: check.timeout.value,
-        rise: check.rise.value,
-        fall: check.fall.value,
-        initial: check.initial.value,
-    })
-}
-
-fn only_for_http<T>(key: &str, value: Option<&Placed<T>>, report: &Report<'_>) {
-    if let Some(value) = value {
-        let message = format!("`{key}` has no meaning for a check of type \"tcp\"");
-        report.add(Problem::at(value.span.clone(), message).help("remove it, or set type = \"http\""));
-    }
 }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use super::super::file::{self, File};
 use super::super::reader::{Placed, Report};
 use super::super::report::Problem;
+use super::super::settings::Protocol;
 use super::super::suggest::closest;
 use super::super::toml_string;
+use super::protocol;
 use super::unavailable::PoolNames;
 use super::unique::Unique;
 use crate::core::persistence::Persistence;
@@ -30,8 +32,11 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<(Vec<Rule>, Defau
             report.add(Problem::at(name.span.clone(), message).help(help));
         }
     }
-    let listeners: Vec<&str> =
-        file.listeners.iter().filter_map(|listener| Some(listener.name.as_ref()?.value.as_str())).collect();
+    let listeners: Vec<(&str, Protocol)> = file
+        .listeners
+        .iter()
+        .filter_map(|listener| Some((listener.name.as_ref()?.value.as_str(), listener.protocol.value)))
+        .collect();
     let rules: Vec<Option<Rule>> =
         file.rules.iter().map(|rule| one(rule, &pools, &listeners, report)).collect();
     let default_rule = default_rule(file.default_rule.as_ref(), &pools, report);
@@ -43,7 +48,12 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<(Vec<Rule>, Defau
     Some((rules, default_rule))
 }
 
-fn one(rule: &file::Rule, pools: &PoolNames<'_>, listeners: &[&str], report: &Report<'_>) -> Option<Rule> {
+fn one(
+    rule: &file::Rule,
+    pools: &PoolNames<'_>,
+    listeners: &[(&str, Protocol)],
+    report: &Report<'_>,
+) -> Option<Rule> {
     let condition = rule.condition.as_ref().map(|source| compile(source, listeners, report));
     let action = action(rule, pools, report);
     let tried = match action {
@@ -85,17 +95,23 @@ fn persistence(
     }
 }
 
-fn compile(source: &Placed<String>, listeners: &[&str], report: &Report<'_>) -> Option<Match> {
+fn compile(source: &Placed<String>, listeners: &[(&str, Protocol)], report: &Report<'_>) -> Option<Match> {
+    let names: Vec<&str> = listeners.iter().map(|(name, _)| *name).collect();
     match rules::compile(&source.value) {
         Ok(condition) => {
-            for name in condition.listeners().filter(|name| !listeners.contains(&name.value.as_str())) {
+            let mut all_known = true;
+            for name in condition.listeners().filter(|name| !names.contains(&name.value.as_str())) {
+                all_known = false;
                 let span = toml_string::locate(report.text, &source.span, &name.span);
                 let message = format!("there is no listener `{}`, so this never holds", name.value);
-                let help = match closest(&name.value, listeners.iter().copied()) {
+                let help = match closest(&name.value, names.iter().copied()) {
                     Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("known listeners: {}", listeners.join(", ")),
+                    None => format!("known listeners: {}", names.join(", ")),
                 };
                 report.add(Problem::at(span, message).help(help));
+            }
+            if all_known {
+                protocol::check_condition(&condition, source, listeners, report);
             }
             Some(condition)
         }

@@ -90,6 +90,7 @@ fn every_setting_is_taken_over() {
         retry_after = "7s"
         backlog = 128
         max_segment = 1400
+        accept_proxy_protocol = { from = ["10.9.0.0/16", "2001:db8::1"] }
         [[pool]]
         name = "app"
         method = "fewest-sessions"
@@ -175,6 +176,7 @@ fn every_setting_is_taken_over() {
             retry_after: Duration::from_secs(7),
             backlog: 128,
             max_segment: Some(1_400),
+            accept_proxy_protocol: vec!["10.9.0.0/16".parse().unwrap(), "2001:db8::1/128".parse().unwrap()],
         }
     );
     let table = &plan.table;
@@ -257,7 +259,7 @@ fn quickstart(host: &str, path: &str, header: Option<(&str, &str)>, client: &str
         query: None,
         headers: &headers,
     };
-    let request = Request { listener: "web", client: client.parse().unwrap(), http: Some(http), tls: false };
+    let request = Request { listener: "web", client: client.parse().unwrap(), http: Some(http), tls: None };
     let mut instances = Vec::new();
     let mut tried = Vec::new();
     loop {

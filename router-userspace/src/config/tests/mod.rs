@@ -13,6 +13,7 @@ mod reference;
 mod reports;
 mod routing;
 mod rules;
+mod tls;
 mod together;
 mod values;
 

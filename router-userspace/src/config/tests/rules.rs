@@ -96,6 +96,6 @@ fn what_would_take_too_much_memory_or_stack_is_refused_in_its_place() {
     assert!(huge.starts_with("3:30: ") && huge.contains("bytes when compiled"), "{huge}");
     let deep = problems_of(&rule(&format!("{}Any(){}", "(".repeat(10_000), ")".repeat(10_000))));
     assert!(deep.starts_with("3:138: parentheses are nested more than 128 deep"), "{deep}");
-    let long = problems_of(&rule(&vec!["Tls()"; 100_000].join(" && ")));
+    let long = problems_of(&rule(&vec!["Http10()"; 100_000].join(" && ")));
     assert_eq!(long, "", "long is not deep");
 }

@@ -27,8 +27,8 @@ fn what_is_not_built_yet_is_refused_by_name() {
     let listener = |line: &str| problems(&BASE.replace("name = \"web\"", &format!("name = \"web\"\n{line}")));
     for (line, wanted) in [
         (
-            "protocol = \"tls\"",
-            "r.toml:4:12: `protocol = \"tls\"` is not supported in this version (use \"http\")",
+            "protocol = \"udp\"",
+            "r.toml:4:12: `protocol = \"udp\"` is not supported in this version (use \"http\" or \"tls\")",
         ),
         (
             "source = \"transparent\"",
@@ -41,25 +41,20 @@ fn what_is_not_built_yet_is_refused_by_name() {
     ] {
         assert_eq!(listener(line), wanted);
     }
-    let pool = |line: &str| problems(&BASE.replace("name = \"app\"", &format!("name = \"app\"\n{line}")));
-    for (line, wanted) in [
-        (
-            "check = { type = \"tls\" }",
-            "r.toml:8:18: `type = \"tls\"` is not supported in this version (use \"tcp\" or \"http\")",
-        ),
-        (
-            "proxy_protocol = \"v2\"",
-            "r.toml:8:1: `proxy_protocol` in [[pool]] is not supported in this version (remove it: the router would not act on it)",
-        ),
-    ] {
-        assert_eq!(pool(line), wanted);
-    }
 }
 
 #[test]
 fn wrong_values_say_what_is_wanted() {
     let listener = |line: &str| problems(&BASE.replace("name = \"web\"", &format!("name = \"web\"\n{line}")));
     for (line, wanted) in [
+        (
+            "accept_proxy_protocol = { from = [] }",
+            "4:34: `from` is empty, so nobody could announce clients (name the proxies in front, or remove the table)",
+        ),
+        (
+            "accept_proxy_protocol = true",
+            "4:25: `accept_proxy_protocol` must be a table, not true (write it as `accept_proxy_protocol` of a [[listener]])",
+        ),
         ("offload = \"atuo\"", "4:11: `offload` cannot be \"atuo\" (did you mean \"auto\"?)"),
         (
             "offload = 1",

@@ -155,6 +155,7 @@ impl Item {
             pool: self.pool.clone(),
             instance: instance.name.clone(),
             address: instance.address,
+            proxy_protocol: table.pool(id.pool).proxy_protocol,
             preload: Arc::clone(&self.preload),
             session,
         }

@@ -152,7 +152,7 @@ impl LoadFailure {
                 Failure::Reset => LoadFailureReason::Reset,
                 Failure::Closed => LoadFailureReason::Closed,
                 Failure::Status(_) => LoadFailureReason::Status,
-                Failure::Malformed => LoadFailureReason::Malformed,
+                Failure::Malformed | Failure::Tls(_) => LoadFailureReason::Malformed,
                 // Agents have no part in a request.
                 Failure::Unreachable | Failure::AgentSaysDown | Failure::AgentSilent => {
                     LoadFailureReason::Unreachable

@@ -12,6 +12,7 @@ use super::place::State;
 pub use super::place::Verdict;
 use super::{LoadFailure, Preload, PreloadCounts};
 use crate::core::health::first_turn;
+use crate::core::proxy_protocol::ProxyProtocol;
 use crate::core::session::{InstanceCounters, Session};
 use crate::core::table::{Action, RoutingTable, RuleRef};
 
@@ -30,6 +31,8 @@ pub struct Task {
     pub pool: String,
     pub instance: String,
     pub address: SocketAddr,
+    /// As the pool says.
+    pub proxy_protocol: Option<ProxyProtocol>,
     pub preload: Arc<Preload>,
     /// The request is a session on the instance while it lasts.
     pub session: Session,

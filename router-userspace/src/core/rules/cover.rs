@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::Match;
 use super::expression::Expression;
-use super::predicate::{Predicate, ValueTest};
+use super::predicate::{NamePattern, Predicate, ValueTest};
 
 /// Longer hosts and header names are not indexed: a request's is brought to lower case in a buffer of this size.
 pub(super) const MAX_FOLDED: usize = 255;
@@ -21,6 +21,10 @@ pub(super) enum Key {
     Host(Box<[u8]>),
     /// Lower case, the last byte first.
     HostSuffix(Box<[u8]>),
+    /// Lower case.
+    ServerName(Box<[u8]>),
+    /// Lower case, the last byte first.
+    ServerNameSuffix(Box<[u8]>),
     Path(Box<[u8]>),
     PathPrefix(Box<[u8]>),
     Method(Box<[u8]>),
@@ -37,10 +41,10 @@ impl Key {
     fn rank(&self) -> u8 {
         match self {
             Self::Path(_) => 0,
-            Self::Host(_) => 1,
+            Self::Host(_) | Self::ServerName(_) => 1,
             Self::Header(_, Some(_)) | Self::Cookie(_, Some(_)) | Self::Query(_, Some(_)) => 2,
             Self::PathPrefix(_) => 3,
-            Self::HostSuffix(_) | Self::Network(_) => 4,
+            Self::HostSuffix(_) | Self::ServerNameSuffix(_) | Self::Network(_) => 4,
             Self::Header(..) | Self::Cookie(..) | Self::Query(..) => 5,
             Self::Method(_) | Self::Listener(_) => 6,
         }
@@ -131,6 +135,10 @@ fn keys(predicate: &Predicate) -> Option<Vec<Key>> {
         Predicate::HostSuffix(suffixes) => {
             Some(suffixes.iter().map(|suffix| Key::HostSuffix(suffix.bytes().rev().collect())).collect())
         }
+        Predicate::HostSni(patterns) => patterns.iter().map(server_name).collect(),
+        Predicate::HostSniSuffix(suffixes) => {
+            suffixes.iter().map(|suffix| server_name_suffix(suffix)).collect()
+        }
         Predicate::Path(paths) => each(paths, Key::Path),
         Predicate::PathPrefix(prefixes) => each(prefixes, Key::PathPrefix),
         Predicate::Method(methods) => each(methods, Key::Method),
@@ -146,6 +154,20 @@ fn keys(predicate: &Predicate) -> Option<Vec<Key>> {
         Predicate::Query(name, test) => Some(vec![Key::Query(name.as_bytes().into(), value(test))]),
         _ => None,
     }
+}
+
+fn server_name(pattern: &NamePattern) -> Option<Key> {
+    match pattern {
+        NamePattern::Any => None,
+        NamePattern::Exact(name) => {
+            (name.len() <= MAX_FOLDED).then(|| Key::ServerName(name.as_bytes().into()))
+        }
+        NamePattern::Below(parent) => server_name_suffix(parent),
+    }
+}
+
+fn server_name_suffix(suffix: &str) -> Option<Key> {
+    (suffix.len() <= MAX_FOLDED).then(|| Key::ServerNameSuffix(suffix.bytes().rev().collect()))
 }
 
 /// The one value that passes the test; `None` if others may.

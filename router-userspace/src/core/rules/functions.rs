@@ -7,7 +7,7 @@ use regex::{RegexBuilder, bytes};
 
 use super::ExpressionError;
 use super::expression::{Argument, Call};
-use super::predicate::{Predicate, ValueTest, bare_host};
+use super::predicate::{NamePattern, Predicate, ValueTest, bare_host};
 use crate::core::{networks, path};
 
 /// Greatest size of one compiled regular expression, in bytes.
@@ -79,6 +79,13 @@ const FUNCTIONS: &[Function] = &[
     function("ClientIP", ANY_NUMBER, r#"ClientIP("10.0.0.0/8", "2001:db8::/32")"#, |call| {
         Ok(Predicate::ClientIp(each(call, network)?))
     }),
+    function("HostSNI", ANY_NUMBER, r#"HostSNI("a.example", "*.b.example")"#, |call| {
+        Ok(Predicate::HostSni(each(call, name_pattern)?))
+    }),
+    function("HostSNISuffix", ANY_NUMBER, r#"HostSNISuffix("example")"#, |call| {
+        Ok(Predicate::HostSniSuffix(each(call, host_name)?))
+    }),
+    function("ALPN", ANY_NUMBER, r#"ALPN("h2")"#, |call| Ok(Predicate::Alpn(each(call, alpn_protocol)?))),
     function("Listener", ANY_NUMBER, r#"Listener("web")"#, |call| {
         Ok(Predicate::Listener(each(call, not_empty)?))
     }),
@@ -95,13 +102,6 @@ const FUNCTIONS: &[Function] = &[
     }),
     function("Http10", 0..=0, r#"Http10()"#, |_| Ok(Predicate::Http10)),
     function("Tls", 0..=0, r#"Tls()"#, |_| Ok(Predicate::Tls)),
-];
-
-/// Functions of the language that this version cannot answer yet, what they need, and what to do instead.
-const NOT_YET: &[(&str, &str, &str)] = &[
-    ("HostSNI", "TLS listeners", "on an http listener use Host(…)"),
-    ("HostSNISuffix", "TLS listeners", "on an http listener use HostSuffix(…)"),
-    ("ALPN", "TLS listeners", "leave it out on an http listener"),
 ];
 
 /// The functions that an expression can use.
@@ -136,13 +136,6 @@ pub(super) fn predicate(call: &Call) -> Result<Predicate, ExpressionError> {
 
 fn unknown(call: &Call) -> ExpressionError {
     let span = call.name_span.clone();
-    if let Some((name, needs, instead)) = NOT_YET.iter().find(|(name, ..)| *name == call.name) {
-        return ExpressionError::new(
-            span,
-            format!("{name} is not available yet: it needs {needs}"),
-            *instead,
-        );
-    }
     let distance = |name: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &call.name.to_lowercase());
     // Comparing costs the product of both lengths, and nobody mistypes a name into a long text.
     let nearest = function_names()
@@ -193,6 +186,39 @@ fn host_name(argument: &Argument) -> Result<Box<str>, ExpressionError> {
         return Err(invalid(argument, format!("{:?} is not ASCII", argument.value), help));
     }
     Ok(host.to_ascii_lowercase().into())
+}
+
+/// A server name, or what stands for several: `*.example` for one label below it, as in certificates, and `*` for every name and none.
+fn name_pattern(argument: &Argument) -> Result<NamePattern, ExpressionError> {
+    let Some(rest) = argument.value.strip_prefix('*') else {
+        return match host_name(argument) {
+            Err(error) if argument.value.contains('*') => Err(ExpressionError {
+                message: "a wildcard stands for the whole first label".to_owned(),
+                help: "write \"*.example\", or use HostSNISuffix(\"example\")".to_owned(),
+                ..error
+            }),
+            name => Ok(NamePattern::Exact(name?)),
+        };
+    };
+    if rest.is_empty() {
+        return Ok(NamePattern::Any);
+    }
+    let below = rest.strip_prefix('.').filter(|parent| !parent.is_empty() && !parent.contains('*'));
+    let Some(parent) = below else {
+        let help = "write \"*.example\" for the names just below example, or \"*\" for every name";
+        return Err(invalid(argument, format!("{:?} is not a server name", argument.value), help));
+    };
+    let parent = host_name(&Argument { value: parent.to_owned(), span: argument.span.clone() })?;
+    Ok(NamePattern::Below(format!(".{parent}").into()))
+}
+
+/// A protocol's name as IANA registers it (RFC 7301 §6); at most 255 bytes.
+fn alpn_protocol(argument: &Argument) -> Result<Box<[u8]>, ExpressionError> {
+    if (1..=255).contains(&argument.value.len()) {
+        return Ok(argument.value.as_bytes().into());
+    }
+    let help = "write a name such as \"h2\" or \"http/1.1\"";
+    Err(invalid(argument, format!("{:?} is not a protocol", argument.value), help))
 }
 
 fn whole_path(argument: &Argument) -> Result<Box<str>, ExpressionError> {

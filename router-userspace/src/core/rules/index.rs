@@ -31,13 +31,20 @@ struct Values {
     exact: Exact,
 }
 
+/// Names of hosts, whole and by their ends.
+#[derive(Clone, Debug)]
+struct Names {
+    whole: Exact,
+    /// Reversed.
+    suffixes: Prefixes<List>,
+}
+
 /// An index over the rules of one routing table.
 #[derive(Clone, Debug)]
 pub struct Index {
     always: List,
-    hosts: Exact,
-    /// Reversed.
-    host_suffixes: Prefixes<List>,
+    hosts: Names,
+    server_names: Names,
     paths: Exact,
     path_prefixes: Prefixes<List>,
     methods: Exact,
@@ -76,8 +83,8 @@ impl Index {
         }
         let mut index = Self {
             always: always.into(),
-            hosts: Exact::new(),
-            host_suffixes: Prefixes::new([]),
+            hosts: Names::default(),
+            server_names: Names::default(),
             paths: Exact::new(),
             path_prefixes: Prefixes::new([]),
             methods: Exact::new(),
@@ -89,13 +96,16 @@ impl Index {
             v4_networks: Prefixes::new([]),
             v6_networks: Prefixes::new([]),
         };
-        let (mut suffixes, mut prefixes) = (Vec::new(), Vec::new());
+        let (mut suffixes, mut server_name_suffixes) = (Vec::new(), Vec::new());
+        let mut prefixes = Vec::new();
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for (key, list) in lists {
             let list: List = list.into();
             match key {
-                Key::Host(host) => drop(index.hosts.insert(host, list)),
+                Key::Host(host) => drop(index.hosts.whole.insert(host, list)),
                 Key::HostSuffix(suffix) => suffixes.push((suffix, list)),
+                Key::ServerName(name) => drop(index.server_names.whole.insert(name, list)),
+                Key::ServerNameSuffix(suffix) => server_name_suffixes.push((suffix, list)),
                 Key::Path(path) => drop(index.paths.insert(path, list)),
                 Key::PathPrefix(prefix) => prefixes.push((prefix, list)),
                 Key::Method(method) => drop(index.methods.insert(method, list)),
@@ -112,7 +122,8 @@ impl Index {
                 }
             }
         }
-        index.host_suffixes = Prefixes::new(suffixes);
+        index.hosts.suffixes = Prefixes::new(suffixes);
+        index.server_names.suffixes = Prefixes::new(server_name_suffixes);
         index.path_prefixes = Prefixes::new(prefixes);
         let boxed = |networks: Vec<(Bits, List)>| {
             Prefixes::new(networks.into_iter().map(|(bits, list)| (bits.as_slice().into(), list)))
@@ -146,6 +157,9 @@ impl Index {
         if !networks.is_empty() {
             networks.of(bits(request.client, width).as_slice()).for_each(|list| found.add(list));
         }
+        if let Some(name) = request.tls.as_ref().and_then(|hello| hello.server_name) {
+            self.server_names.look_up(name.as_bytes(), found);
+        }
         let Some(http) = &request.http else { return };
         found.add_exact(&self.methods, http.method.as_bytes());
         if let Some(path) = view.path() {
@@ -153,7 +167,7 @@ impl Index {
             self.path_prefixes.of(path.as_bytes()).for_each(|list| found.add(list));
         }
         if let Some(host) = http.host.map(|host| bare_host(host).as_bytes()) {
-            self.look_up_host(host, found);
+            self.hosts.look_up(host, found);
         }
         if self.header_lengths != 0 {
             let mut buffer = [0; MAX_FOLDED];
@@ -179,20 +193,28 @@ impl Index {
             }
         }
     }
+}
 
-    fn look_up_host<'i>(&'i self, host: &[u8], found: &mut Candidates<'i>) {
-        if self.hosts.is_empty() && self.host_suffixes.is_empty() {
+impl Default for Names {
+    fn default() -> Self {
+        Self { whole: Exact::new(), suffixes: Prefixes::new([]) }
+    }
+}
+
+impl Names {
+    fn look_up<'i>(&'i self, name: &[u8], found: &mut Candidates<'i>) {
+        if self.whole.is_empty() && self.suffixes.is_empty() {
             return;
         }
         let mut buffer = [0; MAX_FOLDED];
         // What is longer than every suffix matters by its end only.
-        let end = &host[host.len().saturating_sub(MAX_FOLDED)..];
+        let end = &name[name.len().saturating_sub(MAX_FOLDED)..];
         let Some(end) = folded(end, &mut buffer) else { return };
-        if host.len() <= MAX_FOLDED {
-            found.add_exact(&self.hosts, end);
+        if name.len() <= MAX_FOLDED {
+            found.add_exact(&self.whole, end);
         }
         end.reverse();
-        self.host_suffixes.of(end).for_each(|list| found.add(list));
+        self.suffixes.of(end).for_each(|list| found.add(list));
     }
 }
 

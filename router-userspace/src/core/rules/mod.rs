@@ -4,6 +4,8 @@
 //! (each call checked and turned into a predicate) → [`program`] (tests with jumps, which requests run through).
 //! [`predicate`] says what each function means for a request.
 //!
+//! [`possible`] tells which conditions can never hold where.
+//!
 //! Many rules: [`cover`] finds the literals that a condition cannot hold without, and [`index`] looks them up.
 
 mod cover;
@@ -12,6 +14,7 @@ mod expression;
 pub(super) mod fields;
 mod functions;
 mod index;
+mod possible;
 mod predicate;
 mod prefixes;
 mod program;
@@ -23,6 +26,7 @@ pub use error::ExpressionError;
 pub use expression::{Argument, Call, Expression};
 pub use functions::function_names;
 pub use index::Index;
+pub use possible::Obstacle;
 pub use predicate::View;
 pub use program::Test;
 

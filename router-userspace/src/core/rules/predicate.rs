@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use regex::{Regex, bytes};
 
 use super::super::identity::Identity;
-use super::super::request::{HttpVersion, Request};
+use super::super::request::{ClientHello, HttpVersion, Request};
 use super::fields;
 
 /// A request seen through one spelling of its path.
@@ -75,6 +75,29 @@ fn contains(value: &[u8], wanted: &[u8]) -> bool {
 
 type Texts = Box<[Box<str>]>;
 
+/// Which server names one argument of `HostSNI` stands for. Lower case, without a trailing dot.
+#[derive(Clone, Debug)]
+pub(super) enum NamePattern {
+    /// Every one, and none.
+    Any,
+    Exact(Box<str>),
+    /// Names of one more label; with the leading dot.
+    Below(Box<str>),
+}
+
+impl NamePattern {
+    fn holds(&self, name: Option<&str>) -> bool {
+        let Some(name) = name else { return matches!(self, Self::Any) };
+        match self {
+            Self::Any => true,
+            Self::Exact(wanted) => name.eq_ignore_ascii_case(wanted),
+            Self::Below(parent) => {
+                in_domain(name, parent) && !name[..name.len() - parent.len()].contains('.')
+            }
+        }
+    }
+}
+
 /// One compiled call. Where it holds several values, one of them suffices.
 #[derive(Clone, Debug)]
 pub(super) enum Predicate {
@@ -96,6 +119,10 @@ pub(super) enum Predicate {
     Cookie(Box<str>, ValueTest),
     Query(Box<str>, ValueTest),
     ClientIp(Box<[IpNet]>),
+    HostSni(Box<[NamePattern]>),
+    /// As in [`Self::HostSuffix`].
+    HostSniSuffix(Texts),
+    Alpn(Box<[Box<[u8]>]>),
     Listener(Texts),
     User(Texts),
     Group(Texts),
@@ -113,7 +140,10 @@ impl Predicate {
             Self::Any => true,
             Self::ClientIp(networks) => networks.iter().any(|network| network.contains(&request.client)),
             Self::Listener(names) => names.iter().any(|name| **name == *request.listener),
-            Self::Tls => request.tls,
+            Self::Tls => request.tls.is_some(),
+            Self::HostSni(_) | Self::HostSniSuffix(_) | Self::Alpn(_) => {
+                request.tls.as_ref().is_some_and(|hello| self.hello_holds(hello))
+            }
             Self::User(names) => {
                 view.identity.user.as_deref().is_some_and(|user| names.iter().any(|name| **name == *user))
             }
@@ -158,6 +188,19 @@ impl Predicate {
                     _ => http.version == HttpVersion::Http10,
                 })
             }
+        }
+    }
+
+    fn hello_holds(&self, hello: &ClientHello<'_>) -> bool {
+        match self {
+            Self::HostSni(patterns) => patterns.iter().any(|pattern| pattern.holds(hello.server_name)),
+            Self::HostSniSuffix(suffixes) => {
+                hello.server_name.is_some_and(|name| suffixes.iter().any(|suffix| in_domain(name, suffix)))
+            }
+            Self::Alpn(protocols) => {
+                hello.alpn.iter().any(|offered| protocols.iter().any(|wanted| **wanted == **offered))
+            }
+            _ => false,
         }
     }
 

@@ -2,9 +2,11 @@
 //!
 //! After a handoff the instance alone frames the stream, and only this head was seen by the rules. So whatever two
 //! servers might understand differently is refused here: [`scan`] guards the grammar byte by byte and finds the
-//! end, `httparse` takes the head apart, [`target`] and [`fields`] judge what it says, [`rewrite`] writes what the instance gets.
+//! end, `httparse` takes the head apart, [`target`] and [`fields`] judge what it says, [`rewrite`] writes what the instance gets. [`framing`] finds the end of a body where
+//! another request may follow, and [`response`] puts a field into a response's head.
 
 pub mod fields;
+pub mod framing;
 pub mod response;
 pub mod rewrite;
 pub mod scan;

@@ -45,8 +45,10 @@ impl HeadInsertion {
                 // 101 ends the exchange of HTTP: it is the final response.
                 (length, 100 | 102..=199) => out.extend(self.held.drain(..length)),
                 _ => {
-                    let status_line =
-                        self.held.iter().position(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+                    // Empty lines may come first, and are read over.
+                    let start = self.held.iter().position(|byte| !b"\r\n".contains(byte)).unwrap_or(0);
+                    let end = self.held[start..].iter().position(|&byte| byte == b'\n');
+                    let status_line = end.map_or(0, |end| start + end + 1);
                     out.extend_from_slice(&self.held[..status_line]);
                     out.extend_from_slice(&self.field);
                     out.extend_from_slice(&self.held[status_line..]);
@@ -101,6 +103,13 @@ mod tests {
         out.clear();
         assert_eq!(insertion.pass(b"00 OK\r\n\r\n", &mut out), Some(Insertion::Done));
         assert_eq!(out, format!("HTTP/1.1 200 OK\r\n{FIELD}\r\n").into_bytes());
+    }
+
+    #[test]
+    fn empty_lines_before_the_status_line_stay_before_it() {
+        let (out, done) = passed(&[b"\r\n\r\nHTTP/1.1 200 OK\r\n\r\nok"]);
+        assert_eq!(out, format!("\r\n\r\nHTTP/1.1 200 OK\r\n{FIELD}\r\nok"));
+        assert_eq!(done, Some(Insertion::Done));
     }
 
     #[test]

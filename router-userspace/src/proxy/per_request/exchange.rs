@@ -15,6 +15,7 @@ use tokio::time::sleep_until;
 
 use super::super::access::Record;
 use super::super::choice::{Action, Candidate, Choice, Refusal, observe};
+use super::super::connect::ConnectError;
 use super::super::connection::count_refusal;
 use super::super::http::fields::Upgrade;
 use super::super::http::{self, HttpHead};
@@ -35,7 +36,7 @@ pub(super) async fn exchange(
     client: BorrowedFd<'_>,
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
-    let mut unanswered = Unanswered { shared: &shared, record: Some(Record::begin(shared.peer)) };
+    let mut unanswered = Unanswered { shared: &shared, record: Some(Record::begin(shared.client.address)) };
     let refusal = match (shared.next_head(), &mut unanswered.record) {
         (Some(head), Some(record)) => {
             let in_flight = InFlight::begin(&shared);
@@ -97,8 +98,8 @@ async fn forward(
 
     let seen = request::Request {
         listener: &listener.settings.name,
-        client: shared.peer.ip(),
-        tls: false,
+        client: shared.client.ip(),
+        tls: None,
         http: Some(head.request(&path)),
     };
     let mut choice = Choice::new(listener, &seen);
@@ -107,7 +108,7 @@ async fn forward(
         let instance = candidate.table.instance(candidate.id).address;
         let mut upstream = match reuse(shared, instance, upgrade).await {
             Some(kept) => kept,
-            None => match Upstream::open(shared, instance, upgrade.then_some(client)).await {
+            None => match open(shared, &candidate, client, upgrade).await {
                 Ok(upstream) => upstream,
                 Err(error) => {
                     choice.failed(&candidate, &error)?;
@@ -182,6 +183,19 @@ fn is_same(request: &Request<Incoming>, head: &HttpHead<'_>) -> bool {
         && request.uri().path() == head.raw_path
         && request.uri().query() == head.query
         && request.headers().len() == head.headers.len()
+}
+
+/// A connection to the instance, with the header that its pool wants. With `upgrade` it may later be handed off together with that of the client.
+async fn open(
+    shared: &Shared,
+    candidate: &Candidate,
+    client: BorrowedFd<'_>,
+    upgrade: bool,
+) -> Result<Upstream, ConnectError> {
+    let Candidate { table, id, .. } = candidate;
+    let header = shared.client.announce(table.pool(id.pool).proxy_protocol, client);
+    let instance = table.instance(*id).address;
+    Upstream::open(shared, instance, &header, upgrade.then_some(client)).await
 }
 
 /// A connection to this instance that the client's earlier requests have used.

@@ -15,14 +15,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
+use super::super::announced;
 use super::super::budget::HalfReadHead;
 use super::super::buffer::Buffer;
 use super::super::http;
 use super::super::http::fields::Upgrade;
+use super::super::http::framing::BodyEnd;
 use super::super::http::rewrite::rewrite;
 use super::super::http::scan::{HeadLimits, Scanner};
 use super::super::settings::Listener;
-use super::framing::BodyEnd;
 use super::shared::{Shared, Verdict};
 use crate::core::request::HttpVersion;
 
@@ -73,7 +74,7 @@ impl<'a> Gate<'a> {
     }
 
     fn address(&self) -> IpAddr {
-        self.shared.peer.ip()
+        self.shared.client.ip()
     }
 
     /// Receives more. `false` at the end of the stream.
@@ -126,11 +127,15 @@ impl<'a> Gate<'a> {
         Poll::Pending
     }
 
+    fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, RefuseReason> {
+        self.scanner.scan(bytes, &self.limits).map_err(|reason| announced::refusal_of(bytes, reason))
+    }
+
     /// Whether `received` completes a head.
     fn take_in(&mut self, mut received: Buffer) -> Result<bool, RefuseReason> {
         let listener = self.listener;
         let Some(mut half) = self.half.take() else {
-            if let Some(length) = self.scanner.scan(received.pending(), &self.limits)? {
+            if let Some(length) = self.scan(received.pending())? {
                 self.accept(&received.pending()[..length])?;
                 received.consume(length);
                 self.received = Some(received);
@@ -146,7 +151,7 @@ impl<'a> Gate<'a> {
         if !half.append(received.pending()) {
             return Err(RefuseReason::TooManyHeads);
         }
-        match self.scanner.scan(half.bytes(), &self.limits)? {
+        match self.scan(half.bytes())? {
             Some(length) => {
                 self.accept(&half.bytes()[..length])?;
                 self.received = Some(received.refilled(&half.bytes()[length..]));

@@ -8,7 +8,6 @@ mod accounting;
 mod body;
 mod exchange;
 mod fields;
-mod framing;
 mod gate;
 mod shared;
 mod upgrade;
@@ -29,6 +28,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
 use super::access::Record;
+use super::announced::Client;
 use super::choice::{Action, Refusal};
 use super::connection::{count_refusal, respond};
 use super::endpoint::Endpoint;
@@ -42,12 +42,12 @@ use shared::{Shared, Verdict};
 const BUFFER: usize = 64 * 1024;
 
 /// Serves one accepted connection to its end.
-pub(super) async fn serve(listener: &Arc<Listener>, client: Endpoint, record: Record) {
+pub(super) async fn serve(listener: &Arc<Listener>, endpoint: Endpoint, client: Client, record: Record) {
     let counters = &listener.context.counters;
-    let Ok(client) = client.into_stream() else {
+    let shared = Shared::new(listener, client);
+    let Ok(client) = endpoint.into_stream() else {
         return counters.refused.add(RefuseReason::OutOfResources);
     };
-    let shared = Shared::new(listener, record.client());
     let (ending, rest) = converse(listener, &client, &shared).await;
     if let Some(upgraded) = shared.take_upgraded() {
         return upgrade::carry_on(listener, client, &rest, *upgraded).await;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use router_common::abi::reason::RefuseReason;
 use tokio::time::Instant;
 
+use super::super::announced::Client;
 use super::super::choice::Refusal;
 use super::super::settings::Listener;
 use super::upgrade::Upgraded;
@@ -52,7 +53,7 @@ impl Activity {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) listener: Arc<Listener>,
-    pub(super) peer: SocketAddr,
+    pub(super) client: Client,
     pub(super) activity: Arc<Activity>,
     state: Mutex<State>,
 }
@@ -74,9 +75,9 @@ struct State {
 }
 
 impl Shared {
-    pub(super) fn new(listener: &Arc<Listener>, peer: SocketAddr) -> Arc<Self> {
+    pub(super) fn new(listener: &Arc<Listener>, client: Client) -> Arc<Self> {
         let (listener, activity) = (Arc::clone(listener), Arc::new(Activity::new()));
-        Arc::new(Self { listener, peer, activity, state: Mutex::default() })
+        Arc::new(Self { listener, client, activity, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

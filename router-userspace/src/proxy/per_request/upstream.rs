@@ -19,6 +19,7 @@ use super::super::connect::{ConnectError, Connected, connect};
 use super::super::connection::for_handoff;
 use super::body::RequestBody;
 use super::shared::{Activity, Shared};
+use crate::core::health::Failure;
 use crate::flows::ports::PortLease;
 
 /// Connections that one client's connection keeps open without using them: one for each instance, the last used ones.
@@ -50,18 +51,22 @@ impl Drop for Driver {
 }
 
 impl Upstream {
-    /// Connects. With a `client` the connection may later be handed off together with that of the client.
+    /// Connects, and sends `header` if there is one. With a `client` the connection may later be handed off together with that of the client.
     pub(super) async fn open(
         shared: &Shared,
         instance: SocketAddr,
+        header: &[u8],
         client: Option<BorrowedFd<'_>>,
     ) -> Result<Self, ConnectError> {
         let listener = &*shared.listener;
-        let ends = [shared.peer.ip(), instance.ip()];
-        let for_handoff = client.and_then(|client| for_handoff(listener, client, ends));
+        let for_handoff = client.and_then(|client| for_handoff(listener, client, instance.ip()));
         let patience = listener.settings.connect_timeout;
-        let Connected { endpoint, source_port } =
+        let Connected { mut endpoint, source_port } =
             connect(&listener.context, instance, patience, for_handoff).await?;
+        // A connection that is new takes some hundred bytes, unless it is broken already.
+        if !header.is_empty() && endpoint.send(header).ok() != Some(header.len()) {
+            return Err(ConnectError::Instance(Failure::Reset));
+        }
         let stream = endpoint.into_stream().map_err(ConnectError::Local)?;
         let watched = Watched { stream, activity: Arc::clone(&shared.activity) };
         let (sender, connection) = Builder::new()

@@ -3,7 +3,7 @@
 //! It decodes nothing: that is the library's part. It sees to it that the library gets one message at a time, and that nobody can read its
 //! end in two ways: no bare line feed, no white space around a size, and bounded extensions and trailers.
 
-use super::super::http::fields::Framing;
+use super::fields::Framing;
 
 /// Hexadecimal digits of a chunk's size.
 const SIZE_DIGITS: u32 = 15;
@@ -14,11 +14,11 @@ const TRAILERS: usize = 8 * 1024;
 
 /// The framing is not what RFC 9112 says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub struct Malformed;
 
 /// How far a body has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BodyEnd {
+pub struct BodyEnd {
     state: State,
     /// Bytes of the part with a bound that is passing.
     passed: usize,
@@ -42,7 +42,7 @@ enum State {
 }
 
 impl BodyEnd {
-    pub(super) fn of(framing: Framing) -> Self {
+    pub fn of(framing: Framing) -> Self {
         let state = match framing {
             Framing::NoBody => State::Complete,
             Framing::Length(length) => State::Length(length),
@@ -51,12 +51,12 @@ impl BodyEnd {
         Self { state, passed: 0 }
     }
 
-    pub(super) fn is_complete(self) -> bool {
+    pub fn is_complete(self) -> bool {
         self.state == State::Complete
     }
 
     /// How many of `bytes`, the next ones received, belong to the body.
-    pub(super) fn pass(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
+    pub fn pass(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
         let mut at = 0;
         while at < bytes.len() && !self.is_complete() {
             if let State::Length(left) | State::Data(left) = self.state {

@@ -1,0 +1,77 @@
+//! What goes with what a listener speaks: keys that are about HTTP, and rules that no listener can ever satisfy.
+
+use super::super::file::{File, Listener};
+use super::super::reader::{Placed, Report};
+use super::super::report::{Problem, Span};
+use super::super::settings::Protocol;
+use super::super::toml_string;
+use crate::core::identity::SessionSource;
+use crate::core::rules::{Match, Obstacle};
+
+/// Reports keys of listeners that read no HTTP and that have a meaning only for HTTP.
+pub(super) fn check(file: &File, report: &Report<'_>) {
+    for listener in file.listeners.iter().filter(|listener| listener.protocol.value != Protocol::Http) {
+        for (key, span) in about_http(listener) {
+            let protocol = listener.protocol.value.name();
+            let message = format!("`{key}` has no meaning for a listener of protocol {protocol:?}");
+            let problem = Problem::at(span.clone(), message).help("remove it");
+            report.add(problem.earlier(listener.protocol.span.clone(), "of this protocol"));
+        }
+        let session = listener.identity.spec.session.as_ref();
+        if session.is_some_and(|session| !matches!(session.source, SessionSource::ClientAddress)) {
+            let span = listener.identity.session_span.clone().unwrap_or_else(|| listener.span.clone());
+            let message = format!(
+                "sessions of a listener of protocol {:?} can go by the client's address only",
+                listener.protocol.value.name()
+            );
+            report.add(Problem::at(span, message).help("write session = { client_address = true }"));
+        }
+    }
+}
+
+/// Keys about HTTP that are written for this listener.
+fn about_http(listener: &Listener) -> Vec<(&'static str, &Span)> {
+    fn written<'l, T>(key: &'static str, value: &'l Placed<T>) -> Option<(&'static str, &'l Span)> {
+        value.written.then_some((key, &value.span))
+    }
+    let identity = &listener.identity;
+    [
+        written("once_only", &listener.once_only),
+        written("forwarded_for", &listener.forwarded_for),
+        written("allow_http09", &listener.allow_http09),
+        written("pipelining", &listener.pipelining),
+        written("retry_after", &listener.retry_after),
+        identity.user_span.as_ref().map(|span| ("user", span)),
+        identity.groups_span.as_ref().map(|span| ("groups", span)),
+        identity.resource_span.as_ref().map(|span| ("resource", span)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Reports a condition that no request can satisfy, whichever listener it comes in on, because of what listeners speak.
+pub(super) fn check_condition(
+    condition: &Match,
+    source: &Placed<String>,
+    listeners: &[(&str, Protocol)],
+    report: &Report<'_>,
+) {
+    let judged = listeners.iter().map(|&(name, protocol)| condition.possible(name, protocol));
+    let Ok(obstacles) = judged.map(|judged| judged.err().ok_or(())).collect::<Result<Vec<Obstacle>, ()>>()
+    else {
+        return;
+    };
+    // Where only the names of listeners stand in the way, protocols have no part in it.
+    let blamed = obstacles.iter().filter_map(|obstacle| Some((obstacle, obstacle.needs?)));
+    let Some((obstacle, needs)) = blamed.min_by_key(|(obstacle, _)| obstacle.span.start) else { return };
+    let span = toml_string::locate(report.text, &source.span, &obstacle.span);
+    let message = format!(
+        "no request can ever satisfy this rule: `{}` is about listeners of protocol {:?}",
+        obstacle.function,
+        needs.name()
+    );
+    let known: Vec<String> =
+        listeners.iter().map(|(name, protocol)| format!("{name} ({})", protocol.name())).collect();
+    report.add(Problem::at(span, message).help(format!("the listeners are {}", known.join(", "))));
+}
