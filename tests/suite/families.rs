@@ -139,6 +139,17 @@ fn wildcards_of_both_families_share_a_port_and_each_takes_its_own() {
 
 #[test]
 #[ignore = "needs root"]
+fn an_interface_that_would_put_too_long_packets_together_is_named_at_the_start() {
+    let lab = TestLab::with_backends(1);
+    ip(&lab, Host::Gateway, "link set backends gro_max_size 150000");
+    let router = both(&lab, VIPS, "");
+    let log = router.log();
+    assert!(log.contains("ip link set backends gro_max_size 65536"), "{log}");
+    assert!(!log.contains("ip link set client gro_max_size"), "{log}");
+}
+
+#[test]
+#[ignore = "needs root"]
 fn the_interfaces_of_listeners_and_instances_on_ipv6_are_found_by_themselves() {
     let lab = TestLab::with_backends(1);
     let rest = r#"[[listener]]

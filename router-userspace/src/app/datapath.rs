@@ -13,7 +13,7 @@ use crate::core::session::Session;
 use crate::core::table::RoutingTable;
 use crate::flows::kernel::KernelSettings;
 use crate::flows::kernel_table::KernelFlowTable;
-use crate::flows::netlink::interface_towards;
+use crate::flows::netlink::{Netlink, interface_towards};
 use crate::flows::notrack::{self, Exempt};
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::FlowTable;
@@ -60,10 +60,29 @@ pub fn load(
                     "datapath.max_flows is only applied to a new table; start once with --replace, which ends the connections that were handed off"
                 );
             }
+            warn_of_super_packets(&flows);
             exempt_from_tracking(plan, listeners, table);
             (Some(flows), format!("TCX on {interfaces}"))
         }
         Err(error) => without(error.to_string()),
+    }
+}
+
+/// Linux gives an IPv6 packet that it has put together from more than 64 KiB an extension header, and with that the packet path leaves it to the
+/// stack, which resets the connection.
+fn warn_of_super_packets(flows: &KernelFlowTable) {
+    for name in flows.interfaces() {
+        let index = nix::net::if_::if_nametoindex(name.as_str()).map_err(io::Error::from);
+        let size = index.and_then(|index| Netlink::open()?.gro_max_size(index));
+        if let Ok(Some(size)) = size
+            && size > 65_536
+        {
+            tracing::warn!(
+                interface = name,
+                gro_max_size = size,
+                "handed-off IPv6 connections break on packets of more than 64 KiB: set `ip link set {name} gro_max_size 65536`"
+            );
+        }
     }
 }
 

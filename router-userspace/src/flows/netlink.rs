@@ -83,6 +83,23 @@ impl Netlink {
             .ok_or_else(|| io::Error::other(format!("the kernel named no interface towards {destination}")))
     }
 
+    /// Up to how many bytes the kernel puts received IPv6 packets together on an interface; `None` where it does not say.
+    pub fn gro_max_size(&mut self, interface: u32) -> io::Result<Option<u32>> {
+        let mut message = LinkMessage::default();
+        message.header.index = interface;
+        self.ask(RouteNetlinkMessage::GetLink(message), 0)?;
+        let mut size = None;
+        self.answers(false, |answer| {
+            if let RouteNetlinkMessage::NewLink(message) = answer {
+                size = message.attributes.iter().find_map(|attribute| match attribute {
+                    LinkAttribute::GroMaxSize(size) => Some(*size),
+                    _ => None,
+                });
+            }
+        })?;
+        Ok(size)
+    }
+
     /// Every interface's and every neighbour's address.
     pub fn dump(&mut self, mut each: impl FnMut(Event)) -> io::Result<()> {
         self.ask(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP)?;
@@ -289,5 +306,12 @@ mod tests {
         };
         Netlink::open().unwrap().dump(collect).unwrap();
         assert!(links.contains(&1));
+    }
+
+    #[test]
+    fn an_interface_tells_how_far_it_puts_packets_together() {
+        // Kernels before 5.19 have no such limit.
+        let size = Netlink::open().unwrap().gro_max_size(1).unwrap();
+        assert!(size.is_none_or(|size| size > 0), "{size:?}");
     }
 }
