@@ -6,6 +6,7 @@
 
 mod adaptive;
 pub mod consistent_hash;
+pub mod maglev;
 pub mod response;
 pub(super) mod round_robin;
 
