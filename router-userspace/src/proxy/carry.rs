@@ -47,7 +47,8 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
     let mut insertion = set_cookie.map(HeadInsertion::new);
     let (rule, lengths) = (table.rule_name(rule), (head_len, surplus_len));
     let received = (head_len + surplus_len) as u64;
-    let one_family = record.client().is_ipv4() == table.instance(id).address.is_ipv4();
+    // By the listener's: what is announced as the client may be of another family than the connection.
+    let one_family = settings.address.is_ipv4() == table.instance(id).address.is_ipv4();
     let mut fate = Fate::new(listener, one_family, source_port.is_some());
     let mut held = Held { client, instance, unsent: first, owned: Owned { session, source_port } };
 
