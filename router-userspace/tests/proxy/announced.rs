@@ -174,3 +174,20 @@ fn instances_are_told_before_anything_else_on_every_way() {
         assert!(response.contains("Some((198.51.100.7:4000, 192.0.2.80:443))\n"), "{response}");
     }
 }
+
+#[test]
+fn a_connection_is_handed_off_whatever_the_family_of_the_client_that_is_announced() {
+    for version in VERSIONS {
+        let flows = Arc::new(Splicer::default());
+        let proxy = announced([echo_head()])
+            .flows(flows.clone())
+            .with(|settings| settings.offload = Offload::Handoff)
+            .start();
+        let client = "[2001:db8::7]:4000".parse().unwrap();
+        let header = version.header(client, "[2001:db8::80]:443".parse().unwrap());
+        let response = proxy.ask([header, get("/").into_bytes()].concat());
+        assert!(response.contains("X-Forwarded-For: 2001:db8::7\r\n"), "{version:?}: {response}");
+        assert_eq!(flows.taken().len(), 1, "{version:?}");
+        proxy.wait_until_idle();
+    }
+}
