@@ -190,17 +190,17 @@ fn relayed_for_windows(scene: &Scene) -> u64 {
     scene.router.ctl(["status"])["relayed"]["window"].as_u64().unwrap_or(0)
 }
 
-/// Ends one connection in one way, and says what the client must see.
-fn end(scene: &Scene, mut connection: Connection, way: &str, name: &str) {
+/// Ends one connection in one way, and says what the client must see. So many `connections` have been made then.
+fn end(scene: &Scene, mut connection: Connection, way: &str, name: &str, connections: u64) {
     let body = pattern(100_000);
     let reply = connection.get(&format!("/peer/answer/{name}")).unwrap();
     assert!(reply.body == body, "{name}: the body arrives changed");
-    // In mid-stream the long response was reason enough. Where packets are lost, the windows may not fit while the connection rests.
-    let client = connection.local_address();
+    // In mid-stream the long response was reason enough. Where packets are lost, the windows may not fit while a connection rests.
+    // Nobody ends before everybody has been settled, so that each is counted as what it is.
     scene.router.eventually(
         Duration::from_secs(20),
-        "the connection is handed off, or relayed for its windows",
-        |_| !scene.flows(Some(client)).is_empty() || relayed_for_windows(scene) > 0,
+        "all are handed off, or relayed for their windows",
+        |_| scene.carried().0 + relayed_for_windows(scene) >= connections,
     );
     let request = |action: &str| format!("GET /peer/{action}/{name} HTTP/1.1\r\nHost: lab\r\n\r\n");
     match way {
@@ -235,7 +235,8 @@ fn end(scene: &Scene, mut connection: Connection, way: &str, name: &str) {
 fn however_a_connection_ends_the_other_side_learns_it_and_nothing_is_left(family: Family) {
     let scene = Scene::over(family);
     let (_peer, endings) = obliging_instance(&scene);
-    for permille in [0, 20] {
+    for (permille, rounds) in [(0, 1), (20, 2)] {
+        let connections = rounds * 2 * ENDINGS.len() as u64;
         scene.lose(permille);
         let began = Instant::now();
         thread::scope(|threads| {
@@ -243,7 +244,7 @@ fn however_a_connection_ends_the_other_side_learns_it_and_nothing_is_left(family
                 for way in ENDINGS {
                     let name = format!("{way}-{entry:?}-{permille}");
                     let scene = &scene;
-                    threads.spawn(move || end(scene, scene.connect(entry), way, &name));
+                    threads.spawn(move || end(scene, scene.connect(entry), way, &name, connections));
                 }
             }
         });
