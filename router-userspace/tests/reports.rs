@@ -252,45 +252,6 @@ fn a_daemon_whose_tokens_cannot_be_read_says_so_and_does_not_start() {
     assert!(error.starts_with("cannot read token_file /nonexistent/token"), "{error}");
 }
 
-fn agent(daemon: &Daemon, instance: &str, token: &str) -> std::process::Output {
-    let token_file = daemon.folder.join("agent");
-    std::fs::write(&token_file, token).unwrap();
-    std::process::Command::new(env!("CARGO_BIN_EXE_router-agent"))
-        .args(["--once", "--interval", "100ms", "--instance", instance])
-        .args(["--router", &daemon.server.address().to_string()])
-        .arg("--token-file")
-        .arg(token_file)
-        .output()
-        .unwrap()
-}
-
-#[test]
-fn the_agent_reports_the_host_that_it_runs_on() {
-    let daemon = daemon("");
-    let done = agent(&daemon, "gis3", TOKEN);
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let table = daemon.table.load();
-    let pool = &table.pools()[0];
-    let status = &pool.instances[2].status;
-    let now = std::time::Instant::now();
-    assert!(status.gauges().cpu_spare(PATIENCE, now).is_some_and(|spare| spare >= 0.0));
-    assert!(status.gauges().memory_free(PATIENCE, now).is_some_and(|free| free > 0));
-    let known: Vec<_> = status.readings(&pool.load, now).iter().map(|one| one.metric.name()).collect();
-    assert_eq!(known, ["cpu", "memory", "paging"]);
-}
-
-#[test]
-fn the_agent_says_why_a_router_does_not_take_its_reports() {
-    let daemon = daemon("");
-    for (instance, token, wanted) in
-        [("gis3", OTHER, "there is no instance"), ("gis3", "wrong", "the token is not one of any pool")]
-    {
-        let done = agent(&daemon, instance, token);
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert!(!done.status.success() && said.contains(wanted), "{said}");
-    }
-}
-
 #[test]
 fn an_instance_joins_by_reporting_and_is_forgotten_when_it_has_been_silent_for_long() {
     let daemon = daemon(", allow_registration = true, forget_after = \"20s\"");

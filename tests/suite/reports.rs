@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::lab::{Family, Host};
+use support::lab::{Family, Host, VIP};
 use support::{Connection, Curl, Entry, Router, Scene, TestLab, router};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -163,6 +163,68 @@ fn a_silent_instance_is_out_of_contact_and_rejoins_by_itself() {
     let _again = agent(&scene, 2);
     becomes("up");
     assert_eq!(served_by(&scene), names(&["backend1", "backend2", "backend3"]));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn an_application_says_through_its_agent_what_it_has_loaded_and_how_full_it_is() {
+    let lab = TestLab::with_backends(2);
+    let folder = lab.host_dir(Host::Gateway);
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("token"), TOKEN).unwrap();
+    let mut site = format!(
+        r#"
+[reports]
+listen = "{LISTEN}"
+
+[[listener]]
+name = "web"
+address = "{VIP}:80"
+resource = {{ query = "map" }}
+
+[[pool]]
+name = "maps"
+reports = {{ token_file = "{token}" }}
+thresholds = {{ strained_cpu = -1, strained_memory = -1, strained_sessions = [100, 50], window = "1ms" }}
+"#,
+        token = folder.join("token").display()
+    );
+    for number in 1..=2 {
+        let address = lab.backend_address(number);
+        site.push_str(&format!("[[pool.instance]]\nname = \"nginx{number}\"\naddress = \"{address}:80\"\n"));
+    }
+    let router = Router::start(&lab, &router::configuration(&lab, "", "", &site));
+    let sales = || Curl::on(&lab, Host::Client).get(format!("http://{VIP}/whoami?map=sales")).text();
+    // The application replaces its file whole, as the agent may read it at any moment.
+    let says = |number: u8, status: Value| {
+        let file = folder.join(format!("nginx{number}.json"));
+        fs::write(file.with_extension("new"), status.to_string()).unwrap();
+        fs::rename(file.with_extension("new"), file).unwrap();
+    };
+    says(1, json!({ "sessions": 3, "loaded_resources": [] }));
+    says(2, json!({ "sessions": 9, "loaded_resources": ["sales"] }));
+    let file = folder.join("{instance}.json").display().to_string();
+    let start = |number| agent_with(&lab, number, LISTEN.parse().unwrap(), &["--status-file", &file]);
+    let _agents = [start(1), start(2)];
+    let reported = |name: &str, status: &str| {
+        let what = format!("{name} is {status}");
+        router.eventually(LIMIT, &what, |router| {
+            let all = router.ctl(["instances"]);
+            all.as_array().unwrap().iter().any(|one| {
+                one["name"] == name
+                    && one["reported"]["status"] == status
+                    && one["reported"]["reported_seconds_ago"].is_number()
+            })
+        });
+    };
+    reported("nginx1", "available");
+    reported("nginx2", "available");
+    for _ in 0..4 {
+        assert_eq!(sales(), "backend2\n", "the map is loaded there");
+    }
+    says(2, json!({ "sessions": 100, "loaded_resources": ["sales"] }));
+    reported("nginx2", "strained");
+    assert_eq!(sales(), "backend1\n", "the map opens where there is room");
 }
 
 support::over_both_families! {

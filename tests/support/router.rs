@@ -265,14 +265,14 @@ fn spawn(lab: &Lab, directory: &Path, wrapper: &[String], arguments: &[String]) 
         .expect("nsenter starts")
 }
 
-/// A binary of `router-userspace`, built with the same profile as this test.
+/// A binary of ours, built with the same profile as this test.
 pub fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
     let directory = test.parent().and_then(Path::parent).expect("tests lie in target/PROFILE/deps");
     let binary = directory.join(name);
     assert!(
         binary.is_file(),
-        "{} is missing: cargo build --package router-userspace --bins",
+        "{} is missing: cargo build --package router-userspace --package router-agent --bins",
         binary.display()
     );
     binary

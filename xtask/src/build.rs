@@ -7,12 +7,12 @@ use crate::{setup, workspace};
 pub fn run(release: bool) -> Result<()> {
     setup::ensure(setup::For::Building)?;
     let mut command = workspace::cargo();
-    command.args(["build", "--package", "router-userspace", "--bins"]);
+    command.args(["build", "--package", "router-userspace", "--package", "router-agent", "--bins"]);
     if release {
         command.arg("--release");
     }
     workspace::succeed(&mut command)?;
     let directory = workspace::target_dir().join(if release { "release" } else { "debug" });
-    println!("built routerd and routerctl in {}", directory.display());
+    println!("built routerd, routerctl and router-agent in {}", directory.display());
     Ok(())
 }

@@ -45,7 +45,7 @@ pub fn run() -> Result<()> {
     part("tests that need no privileges", &mut cargo_test(&["--workspace"], &[]))?;
     if root {
         // The stories start the daemon, which `cargo test` alone does not build.
-        let daemon = ["build", "--package", "router-userspace", "--bins"];
+        let daemon = ["build", "--package", "router-userspace", "--package", "router-agent", "--bins"];
         part("the daemon and its tools", workspace::cargo().args(daemon))?;
         let privileged = ["--workspace", "--lib", "--bins", "--tests"];
         part(STORIES, &mut cargo_test(&privileged, &["--ignored", "--test-threads=1"]))?;

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-
-use crate::config::parse_duration;
+use router_report::parse_duration;
 
 /// A load balancer that routes HTTP connections by rule and hands them to the kernel.
 #[derive(Clone, Debug, Parser)]

@@ -36,7 +36,6 @@ pub use plan::{DaemonPlan, DatapathPlan, ListenerPlan, Plan, PoolToken, ReportsP
 pub use report::{ConfigErrors, Located, Problem, Problems};
 pub use running::{Next, Refused, Running};
 pub use settings::{Attach, Interfaces, Offload, Protocol, Source};
-pub use values::{format_duration, parse_duration};
 
 use reader::Report;
 

@@ -10,15 +10,25 @@ use super::source::Source;
 use crate::workspace;
 
 /// A package, and those of ours that it may depend on. Nothing depends on the tests or on xtask.
-const PACKAGES: [(&str, &[&str]); 5] = [
+const PACKAGES: [(&str, &[&str]); 7] = [
+    ("router-agent", &["router-report"]),
     ("router-common", &[]),
     ("router-ebpf", &["router-common"]),
-    ("router-userspace", &["router-common"]),
+    ("router-report", &[]),
+    ("router-userspace", &["router-common", "router-report"]),
     ("tests", &["router-common", "router-userspace"]),
     ("xtask", &[]),
 ];
 
-const OURS: [&str; 5] = ["router-common", "router-ebpf", "router-userspace", "router-tests", "xtask"];
+const OURS: [&str; 7] = [
+    "router-agent",
+    "router-common",
+    "router-ebpf",
+    "router-report",
+    "router-userspace",
+    "router-tests",
+    "xtask",
+];
 
 /// A room, and what it may use of the other rooms. `app` may use all, and is used by none.
 const ROOMS: [(&str, &[&str]); 9] = [

@@ -10,7 +10,16 @@ use super::Finding;
 use crate::workspace;
 
 /// Directories of the repository that hold Rust sources.
-const DIRECTORIES: [&str; 6] = ["router-common", "router-ebpf", "router-userspace", "tests", "xtask", "fuzz"];
+const DIRECTORIES: [&str; 8] = [
+    "router-agent",
+    "router-common",
+    "router-ebpf",
+    "router-report",
+    "router-userspace",
+    "tests",
+    "xtask",
+    "fuzz",
+];
 
 #[derive(Debug)]
 pub struct Source {

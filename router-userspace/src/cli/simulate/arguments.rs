@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use clap::Args;
 use ipnet::IpNet;
+use router_report::parse_duration;
 
 use crate::cli::arguments::header;
-use crate::config::parse_duration;
 use crate::control::protocol::Header;
 use crate::simulate::{LoadModel, Settings, Workload};
 

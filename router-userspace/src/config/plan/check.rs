@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use router_report::format_duration;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -12,7 +13,6 @@ use rustls::pki_types::pem::PemObject;
 use super::super::file::{Check, CheckKind};
 use super::super::reader::{Placed, Report};
 use super::super::report::{Problem, Span};
-use super::super::values::format_duration;
 use crate::core::health::{self, CheckSpec, TlsCheck};
 
 /// Some thousands of certificates.

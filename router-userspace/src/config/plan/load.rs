@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use router_report::format_duration;
+
 use super::super::file::{File, Pool};
 use super::super::load::{Agent, Pair};
 use super::super::reader::Report;
 use super::super::report::Problem;
-use super::super::values::format_duration;
 use super::{PoolToken, ReportsPlan};
 use crate::core::agent::AgentSpec;
 use crate::core::load::{LoadPolicy, Thresholds};

@@ -1,10 +1,10 @@
 //! Reports that instances push: `POST /v1/report` on an address of its own, with the pool's token.
 //!
-//! The route: [`tokens`] says which pools may be reported for → [`body`] holds every value against what can be → [`Intake`]
+//! The route: [`tokens`] says which pools may be reported for → [`said`] holds every value against what can be → [`Intake`]
 //! finds the instance and takes the report in. Whatever is refused has a reason, is counted, and disturbs nothing.
 
-mod body;
 mod routes;
+mod said;
 mod tokens;
 
 use std::io;
@@ -17,7 +17,7 @@ use router_common::abi::reason::ReportReason;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-pub use body::{Body, MAX_BODY_BYTES, Said};
+pub use said::Said;
 pub use tokens::{TokenError, Tokens};
 
 use super::server::{Serving, Timeouts, accept, yield_to_traffic};

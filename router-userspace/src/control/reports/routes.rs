@@ -13,10 +13,11 @@ use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use router_common::abi::reason::ReportReason;
+use router_report::{MAX_BODY_BYTES, Report};
 
 use super::super::protocol::ErrorBody;
 use super::super::routes::{parse, within_time};
-use super::{Body, MAX_BODY_BYTES, Refused, ReportState, Taken};
+use super::{Refused, ReportState, Said, Taken};
 
 pub(super) fn routes(state: Arc<ReportState>) -> Router {
     Router::new()
@@ -64,10 +65,10 @@ fn take(
         let error = format!("the report is longer than {MAX_BODY_BYTES} bytes");
         return Err(Refused::new(ReportReason::TooLarge, error, "send fewer loaded_resources"));
     }
-    let body: Body = parse(body)
+    let sent: Report = parse(body)
         .map_err(|refusal| Refused::new(ReportReason::Malformed, refusal.body.error, refusal.body.help))?;
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let said = body.check(clock)?;
+    let said = Said::check(sent, clock)?;
     state.intake.take(&pools, &said, Instant::now())
 }
 

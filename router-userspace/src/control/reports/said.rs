@@ -1,16 +1,14 @@
-//! The JSON of a pushed report, and what its values can be.
+//! What the values of a pushed report can be.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use router_common::abi::reason::ReportReason;
-use serde::{Deserialize, Serialize};
+use router_report::{MAX_RESOURCE_BYTES, MAX_RESOURCES, Report};
 
 use super::Refused;
-use crate::core::load::Report;
+use crate::core::load;
 
-/// Longest report, in bytes.
-pub const MAX_BODY_BYTES: usize = 256 * 1024;
 /// How far ahead an instance's clock may be.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
 /// How old a report may say to be.
@@ -22,54 +20,6 @@ const MAX_MEMORY: u64 = 1 << 52;
 const MAX_CAPACITY: f64 = 1e9;
 const MAX_SESSIONS: u32 = 100_000_000;
 const MAX_RATE: f64 = 1e9;
-const MAX_RESOURCES: usize = 4_096;
-const MAX_RESOURCE_BYTES: usize = 512;
-
-/// Body of `POST /v1/report`. Every field but `instance` may be left out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Body {
-    /// The instance's name, as in the configuration.
-    pub instance: String,
-    /// Where an instance listens that wants to join: `10.0.2.14:80`. Not needed for one of the configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub address: Option<SocketAddr>,
-    /// The pool, where one token fits several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pool: Option<String>,
-    /// When the values were taken, in seconds since 1970 (UTC), with fractions.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time: Option<f64>,
-    /// Processing power compared with other instances; 100 is usual.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_capacity: Option<f64>,
-    /// 0 to 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_idle_percent: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_total_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_free_bytes: Option<u64>,
-    /// Free memory and free swap space together.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub virtual_memory_free_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sessions: Option<u32>,
-    /// 0 to 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub temp_disk_used_percent: Option<f64>,
-    /// Swapped in and out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pages_per_second: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub calls_per_core: Option<f64>,
-    /// 0 (idle) to 100 (full), or -1 for down.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent_value: Option<i16>,
-    /// Every resource that is loaded; an empty list says that none is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub loaded_resources: Option<Vec<String>>,
-}
 
 /// A report whose values can be.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,35 +27,35 @@ pub struct Said {
     pub instance: String,
     pub address: Option<SocketAddr>,
     pub pool: Option<String>,
-    pub report: Report,
+    pub report: load::Report,
     /// Whether the instance says of itself that it serves; `None` if it does not say.
     pub up: Option<bool>,
 }
 
-impl Body {
+impl Said {
     /// Holds every value against what can be. `now` is the router's clock, since 1970.
-    pub fn check(self, now: Duration) -> Result<Said, Refused> {
+    pub fn check(sent: Report, now: Duration) -> Result<Self, Refused> {
         let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
-        if !(1..=64).contains(&self.instance.len()) || !self.instance.chars().all(named) {
+        if !(1..=64).contains(&sent.instance.len()) || !sent.instance.chars().all(named) {
             return Err(Refused::new(
                 ReportReason::Malformed,
                 "`instance` is missing or not a name",
                 "send the instance's name as in the configuration: 1 to 64 letters, digits, '-', '_', '.' or ':'",
             ));
         }
-        self.check_clock(now)?;
-        within("cpu_capacity", self.cpu_capacity, f64::MIN_POSITIVE, MAX_CAPACITY, "100 is usual")?;
-        within("cpu_idle_percent", self.cpu_idle_percent, 0.0, 100.0, "percent")?;
-        within("temp_disk_used_percent", self.temp_disk_used_percent, 0.0, 100.0, "percent")?;
-        within("pages_per_second", self.pages_per_second, 0.0, MAX_RATE, "pages")?;
-        within("calls_per_core", self.calls_per_core, 0.0, MAX_RATE, "requests for each processor")?;
-        within("sessions", self.sessions, 0, MAX_SESSIONS, "sessions")?;
-        within("agent_value", self.agent_value, -1, 100, "-1 means down")?;
-        within("memory_total_bytes", self.memory_total_bytes, MIN_MEMORY, MAX_MEMORY, "bytes")?;
-        let total = self.memory_total_bytes.unwrap_or(MAX_MEMORY);
-        within("memory_free_bytes", self.memory_free_bytes, 0, total, "bytes, at most memory_total_bytes")?;
-        within("virtual_memory_free_bytes", self.virtual_memory_free_bytes, 0, MAX_MEMORY, "bytes")?;
-        if let Some(resources) = &self.loaded_resources {
+        check_clock(sent.time, now)?;
+        within("cpu_capacity", sent.cpu_capacity, f64::MIN_POSITIVE, MAX_CAPACITY, "100 is usual")?;
+        within("cpu_idle_percent", sent.cpu_idle_percent, 0.0, 100.0, "percent")?;
+        within("temp_disk_used_percent", sent.temp_disk_used_percent, 0.0, 100.0, "percent")?;
+        within("pages_per_second", sent.pages_per_second, 0.0, MAX_RATE, "pages")?;
+        within("calls_per_core", sent.calls_per_core, 0.0, MAX_RATE, "requests for each processor")?;
+        within("sessions", sent.sessions, 0, MAX_SESSIONS, "sessions")?;
+        within("agent_value", sent.agent_value, -1, 100, "-1 means down")?;
+        within("memory_total_bytes", sent.memory_total_bytes, MIN_MEMORY, MAX_MEMORY, "bytes")?;
+        let total = sent.memory_total_bytes.unwrap_or(MAX_MEMORY);
+        within("memory_free_bytes", sent.memory_free_bytes, 0, total, "bytes, at most memory_total_bytes")?;
+        within("virtual_memory_free_bytes", sent.virtual_memory_free_bytes, 0, MAX_MEMORY, "bytes")?;
+        if let Some(resources) = &sent.loaded_resources {
             let too_long = |resource: &String| !(1..=MAX_RESOURCE_BYTES).contains(&resource.len());
             if resources.len() > MAX_RESOURCES || resources.iter().any(too_long) {
                 return Err(Refused::new(
@@ -119,45 +69,45 @@ impl Body {
             }
         }
         Ok(Said {
-            instance: self.instance,
-            address: self.address,
-            pool: self.pool,
-            up: self.agent_value.map(|value| value >= 0),
-            report: Report {
-                cpu_capacity: self.cpu_capacity,
-                cpu_idle_percent: self.cpu_idle_percent,
-                memory_total: self.memory_total_bytes,
-                memory_free: self.memory_free_bytes,
-                virtual_memory_free: self.virtual_memory_free_bytes,
-                sessions: self.sessions,
-                temp_disk_percent: self.temp_disk_used_percent,
-                paging: self.pages_per_second,
-                calls_per_core: self.calls_per_core,
-                agent_value: self.agent_value.and_then(|value| u8::try_from(value).ok()),
-                resources: self.loaded_resources,
+            instance: sent.instance,
+            address: sent.address,
+            pool: sent.pool,
+            up: sent.agent_value.map(|value| value >= 0),
+            report: load::Report {
+                cpu_capacity: sent.cpu_capacity,
+                cpu_idle_percent: sent.cpu_idle_percent,
+                memory_total: sent.memory_total_bytes,
+                memory_free: sent.memory_free_bytes,
+                virtual_memory_free: sent.virtual_memory_free_bytes,
+                sessions: sent.sessions,
+                temp_disk_percent: sent.temp_disk_used_percent,
+                paging: sent.pages_per_second,
+                calls_per_core: sent.calls_per_core,
+                agent_value: sent.agent_value.and_then(|value| u8::try_from(value).ok()),
+                resources: sent.loaded_resources,
             },
         })
     }
+}
 
-    fn check_clock(&self, now: Duration) -> Result<(), Refused> {
-        let Some(time) = self.time else { return Ok(()) };
-        let ahead = time - now.as_secs_f64();
-        if ahead > CLOCK_TOLERANCE.as_secs_f64() {
-            return Err(Refused::new(
-                ReportReason::FutureClock,
-                format!("`time` is {ahead:.0} s ahead of the router's clock"),
-                "set the instance's clock (NTP), send seconds and not milliseconds, or leave `time` out",
-            ));
-        }
-        if ahead < -MAX_AGE.as_secs_f64() {
-            return Err(Refused::new(
-                ReportReason::TooOld,
-                format!("`time` is {:.0} s behind the router's clock", -ahead),
-                "set the instance's clock (NTP), send reports at once, or leave `time` out",
-            ));
-        }
-        Ok(())
+fn check_clock(time: Option<f64>, now: Duration) -> Result<(), Refused> {
+    let Some(time) = time else { return Ok(()) };
+    let ahead = time - now.as_secs_f64();
+    if ahead > CLOCK_TOLERANCE.as_secs_f64() {
+        return Err(Refused::new(
+            ReportReason::FutureClock,
+            format!("`time` is {ahead:.0} s ahead of the router's clock"),
+            "set the instance's clock (NTP), send seconds and not milliseconds, or leave `time` out",
+        ));
     }
+    if ahead < -MAX_AGE.as_secs_f64() {
+        return Err(Refused::new(
+            ReportReason::TooOld,
+            format!("`time` is {:.0} s behind the router's clock", -ahead),
+            "set the instance's clock (NTP), send reports at once, or leave `time` out",
+        ));
+    }
+    Ok(())
 }
 
 /// NaN is never within.
@@ -188,8 +138,8 @@ mod tests {
 
     fn reason(fields: &str) -> Option<ReportReason> {
         let text = format!("{{\"instance\":\"wp1\",{fields}}}");
-        match serde_json::from_str::<Body>(&text) {
-            Ok(body) => body.check(NOW).err().map(|refused| refused.reason),
+        match serde_json::from_str(&text) {
+            Ok(sent) => Said::check(sent, NOW).err().map(|refused| refused.reason),
             Err(_) => Some(ReportReason::Malformed),
         }
     }
@@ -198,7 +148,7 @@ mod tests {
     fn a_usual_report_is_taken_as_it_is() {
         let text = r#"{"instance":"wp1","time":1800000001.5,"cpu_capacity":500,"cpu_idle_percent":25,
             "memory_total_bytes":16000000000,"memory_free_bytes":4000000000,"sessions":7,"loaded_resources":["sales"]}"#;
-        let said = serde_json::from_str::<Body>(text).unwrap().check(NOW).unwrap();
+        let said = Said::check(serde_json::from_str(text).unwrap(), NOW).unwrap();
         assert_eq!(said.report.cpu_spare(), Some(12_500.0));
         assert_eq!(said.report.memory_percent(), Some(75.0));
         assert_eq!((said.report.sessions, said.up), (Some(7), None));
@@ -243,10 +193,13 @@ mod tests {
 
     #[test]
     fn an_instance_may_say_of_itself_that_it_is_down() {
-        let body = |value| Body { instance: "a".to_owned(), agent_value: Some(value), ..Body::default() };
-        let down = body(-1).check(NOW).unwrap();
+        let said = |value| {
+            let sent = Report { instance: "a".to_owned(), agent_value: Some(value), ..Report::default() };
+            Said::check(sent, NOW).unwrap()
+        };
+        let down = said(-1);
         assert_eq!((down.up, down.report.agent_value), (Some(false), None));
-        let full = body(100).check(NOW).unwrap();
+        let full = said(100);
         assert_eq!((full.up, full.report.agent_value), (Some(true), Some(100)));
     }
 
@@ -259,15 +212,15 @@ mod tests {
             total in prop::option::of(any::<u64>()),
             free in prop::option::of(any::<u64>()),
         ) {
-            let body = Body {
+            let sent = Report {
                 instance: "a".to_owned(),
                 cpu_capacity: capacity,
                 cpu_idle_percent: idle,
                 memory_total_bytes: total,
                 memory_free_bytes: free,
-                ..Body::default()
+                ..Report::default()
             };
-            if let Ok(said) = body.check(NOW) {
+            if let Ok(said) = Said::check(sent, NOW) {
                 let report = said.report;
                 prop_assert!(report.cpu_spare().is_none_or(|spare| (0.0..=1e11).contains(&spare)));
                 prop_assert!(report.cpu_percent().is_none_or(|busy| (0.0..=100.0).contains(&busy)));

@@ -1,7 +1,8 @@
-//! What /proc says of this host.
+//! How busy this host is: what /proc and the file system of temporary files say.
 
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::time::Instant;
 
 /// Counters of one moment.
@@ -71,6 +72,22 @@ impl Sample {
             virtual_free: self.memory.available.saturating_add(self.memory.swap_free),
             pages_per_second: if seconds > 0.0 { pages / seconds } else { 0.0 },
         }
+    }
+}
+
+/// How full the file system of `directory` is for users other than root, in percent as `df` shows it.
+pub fn disk_used_percent(directory: &Path) -> io::Result<f64> {
+    let found = rustix::fs::statvfs(directory)?;
+    Ok(used_percent(found.f_blocks, found.f_bfree, found.f_bavail))
+}
+
+/// What is reserved for root counts neither as used nor as free.
+fn used_percent(blocks: u64, free: u64, available: u64) -> f64 {
+    let used = blocks.saturating_sub(free);
+    match used.saturating_add(available) {
+        // File systems without blocks, such as /proc.
+        0 => 0.0,
+        usable => 100.0 * used as f64 / usable as f64,
     }
 }
 
@@ -147,8 +164,17 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_is_as_full_as_df_shows_it() {
+        assert_eq!(used_percent(1_000, 600, 400), 50.0, "200 of 1000 blocks are kept for root");
+        assert_eq!(used_percent(1_000, 100, 0), 100.0, "nobody but root can write");
+        assert_eq!(used_percent(0, 0, 0), 0.0);
+    }
+
+    #[test]
     fn this_host_can_be_read() {
         let load = Sample::take().unwrap().since(&Sample::take().unwrap());
         assert!((0.0..=100.0).contains(&load.idle_percent) && load.memory_free <= load.memory_total);
+        assert!((0.0..=100.0).contains(&disk_used_percent(Path::new("/")).unwrap()));
+        assert!(disk_used_percent(Path::new("/nonexistent")).is_err());
     }
 }

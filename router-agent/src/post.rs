@@ -5,7 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use router::control::reports::Body;
+use router_report::Report;
 
 /// Longest answer that is read.
 const MAX_ANSWER: u64 = 16 * 1024;
@@ -23,13 +23,13 @@ pub enum PostError {
     Refused(String),
 }
 
-/// Posts `body` to `router`. Each step may take `patience`.
-pub fn post(router: &str, token: &str, body: &Body, patience: Duration) -> Result<(), PostError> {
+/// Posts `report` to `router`. Each step may take `patience`.
+pub fn post(router: &str, token: &str, report: &Report, patience: Duration) -> Result<(), PostError> {
     let address = router.to_socket_addrs()?.next().ok_or(PostError::NoAddress)?;
     let mut stream = TcpStream::connect_timeout(&address, patience)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
-    let body = serde_json::to_string(body).map_err(io::Error::from)?;
+    let body = serde_json::to_string(report).map_err(io::Error::from)?;
     let length = body.len();
     let request = format!(
         "POST /v1/report HTTP/1.1\r\nHost: {router}\r\nAuthorization: Bearer {token}\r\n\
