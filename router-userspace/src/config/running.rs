@@ -33,7 +33,7 @@ pub struct Started {
     pub running: Running,
     /// Of the file and the changes together.
     pub plan: Plan,
-    /// That the stored changes could not be read, and what has become of them.
+    /// That the stored changes could not be read or brought up to date, and what has become of them.
     pub damage: Option<String>,
 }
 
@@ -87,7 +87,16 @@ impl Running {
         let text = source::read(file)?;
         let alone = parse(&file.display().to_string(), &text)?;
         let state_dir = alone.daemon.state_dir.clone();
-        let (journal, damage) = journal::load(&state_dir);
+        let (mut journal, mut damage) = journal::load(&state_dir);
+        if journal.written_into.take().is_some_and(|revision_of_file| revision_of_file == revision(&text)) {
+            // The earlier daemon was stopped before it could do so.
+            journal = journal.written_back();
+            if let Err(error) = journal::save(&state_dir, &journal) {
+                let path = journal::file(&state_dir).display().to_string();
+                damage =
+                    Some(format!("run-time changes that were written back stay listed in {path}: {error}"));
+            }
+        }
         let running = Self {
             file: file.to_owned(),
             state_dir,
@@ -148,31 +157,43 @@ impl Running {
         self.compose(self.text.clone(), journal).map_err(Refused::Invalid)
     }
 
-    /// Makes the changes that are in force part of the file, whose comments and layout stay.
+    /// Makes the changes that are in force part of the file, whose comments and layout stay. Returns how many there were. Wherever it
+    /// is interrupted, a restart finds each change either in the file or in the journal.
     pub fn write_back(&mut self) -> Result<usize, Refused> {
-        // What a link points to is what has to be replaced.
-        let file = fs::canonicalize(&self.file).unwrap_or_else(|_| self.file.clone());
-        let not_written = |path: &Path| {
-            let path = path.to_owned();
-            move |error| Refused::NotWritten { path, error }
-        };
-        let on_disk = fs::read(&file).map_err(not_written(&file))?;
-        if on_disk != self.text.as_bytes() {
-            return Err(Refused::ChangedOnDisk(self.file.clone()));
-        }
-        let mut journal = self.journal.clone();
-        journal.entries.retain(|entry| entry.obstacle.is_some());
+        let journal = self.journal.written_back();
         let written = self.journal.entries.len() - journal.entries.len();
+        self.expect_file_unchanged()?;
         if written == 0 {
             return Ok(0);
         }
+        self.announce_write_back()?;
+        self.write_file()?;
+        self.journal = journal;
+        self.save(&self.journal)?;
+        Ok(written)
+    }
+
+    fn expect_file_unchanged(&self) -> Result<(), Refused> {
+        let on_disk = fs::read(&self.file).map_err(not_written(&self.file))?;
+        if on_disk == self.text.as_bytes() { Ok(()) } else { Err(Refused::ChangedOnDisk(self.file.clone())) }
+    }
+
+    /// Says in the journal which file will have its changes.
+    pub(super) fn announce_write_back(&self) -> Result<(), Refused> {
+        self.save(&Journal { written_into: Some(self.revision()), ..self.journal.clone() })
+    }
+
+    pub(super) fn write_file(&mut self) -> Result<(), Refused> {
+        // What a link points to is what has to be replaced.
+        let file = fs::canonicalize(&self.file).unwrap_or_else(|_| self.file.clone());
         let like = fs::metadata(&file).map_err(not_written(&file))?;
         journal::replace(&file, self.effective.as_bytes(), Some(&like)).map_err(not_written(&file))?;
         self.text = self.effective.clone();
-        self.journal = journal;
-        let path = journal::file(&self.state_dir);
-        journal::save(&self.state_dir, &self.journal).map_err(not_written(&path))?;
-        Ok(written)
+        Ok(())
+    }
+
+    fn save(&self, journal: &Journal) -> Result<(), Refused> {
+        journal::save(&self.state_dir, journal).map_err(not_written(&journal::file(&self.state_dir)))
     }
 
     /// Stores the changes of `next`, so that a restart finds them. Before anything is installed: what is in force must survive.
@@ -181,8 +202,7 @@ impl Running {
         if same || next.journal.entries.is_empty() && self.journal.entries.is_empty() {
             return Ok(());
         }
-        let path = journal::file(&self.state_dir);
-        journal::save(&self.state_dir, &next.journal).map_err(|error| Refused::NotWritten { path, error })
+        self.save(&next.journal)
     }
 
     /// `next` comes into force now; returns its plan.
@@ -250,6 +270,11 @@ impl Running {
             journal,
         })
     }
+}
+
+fn not_written(path: &Path) -> impl FnOnce(io::Error) -> Refused {
+    let path = path.to_owned();
+    move |error| Refused::NotWritten { path, error }
 }
 
 /// Applies the changes each for itself, and leaves out those with which the configuration would not be valid.

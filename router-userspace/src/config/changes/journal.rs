@@ -24,6 +24,8 @@ struct Stored {
     version: u32,
     next_id: u64,
     changes: Vec<Entry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    written_into: Option<String>,
 }
 
 /// All run-time changes, in the order in which they apply.
@@ -31,11 +33,22 @@ struct Stored {
 pub struct Journal {
     pub entries: Vec<Entry>,
     pub next_id: u64,
+    /// While the changes in force are being written back: the revision that the file gets. A daemon that finds a file of this
+    /// revision was stopped between writing the file and emptying the journal.
+    pub written_into: Option<String>,
 }
 
 impl Default for Journal {
     fn default() -> Self {
-        Self { entries: Vec::new(), next_id: 1 }
+        Self { entries: Vec::new(), next_id: 1, written_into: None }
+    }
+}
+
+impl Journal {
+    /// Without the changes in force, which the file has now.
+    pub fn written_back(&self) -> Self {
+        let waiting = self.entries.iter().filter(|entry| entry.obstacle.is_some());
+        Self { entries: waiting.cloned().collect(), next_id: self.next_id, written_into: None }
     }
 }
 
@@ -80,12 +93,17 @@ fn read(path: &Path) -> Result<Journal, String> {
     }
     let stored: Stored = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     let greatest = stored.changes.iter().map(|entry| entry.id).max().unwrap_or(0);
-    Ok(Journal { next_id: stored.next_id.max(greatest + 1), entries: stored.changes })
+    Ok(Journal {
+        next_id: stored.next_id.max(greatest + 1),
+        entries: stored.changes,
+        written_into: stored.written_into,
+    })
 }
 
 /// Replaces the journal on disk: after a crash at any moment it is the old one or the new one.
 pub fn save(state_dir: &Path, journal: &Journal) -> io::Result<()> {
-    let stored = Stored { version: VERSION, next_id: journal.next_id, changes: journal.entries.clone() };
+    let Journal { entries, next_id, written_into } = journal.clone();
+    let stored = Stored { version: VERSION, next_id, changes: entries, written_into };
     let mut text = serde_json::to_vec_pretty(&stored)?;
     text.push(b'\n');
     fs::DirBuilder::new().recursive(true).mode(0o750).create(state_dir)?;
@@ -140,8 +158,8 @@ mod tests {
         let directory = directory("again");
         assert_eq!(load(&directory), (Journal::default(), None), "a first start");
         let change = Change::RuleRemove { rule: "old".to_owned() };
-        let journal =
-            Journal { entries: vec![Entry { id: 7, made_at: 1, change, obstacle: None }], next_id: 9 };
+        let entries = vec![Entry { id: 7, made_at: 1, change, obstacle: None }];
+        let journal = Journal { entries, next_id: 9, written_into: None };
         save(&directory, &journal).unwrap();
         save(&directory, &journal).unwrap();
         assert_eq!(load(&directory), (journal, None));

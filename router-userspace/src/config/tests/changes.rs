@@ -168,6 +168,41 @@ fn changes_survive_a_restart_and_writing_them_back_keeps_every_comment() {
 }
 
 #[test]
+fn a_daemon_that_dies_while_it_writes_back_lists_no_change_twice_and_loses_none() {
+    let mut site = Site::new("crash");
+    site.change(add_rule("three", None));
+    site.change(move_rule("two", Place::First));
+    site.change(Change::RuleRemove { rule: "one".to_owned() });
+    site.change(add_rule("four", Some(Place::After("two".to_owned()))));
+    site.change(set_instance("app2", json!({ "weight": 7 })));
+    // The last one has an obstacle: its instance is gone from the file.
+    site.edit("name = \"app2\"", "name = \"app3\"");
+    let next = site.running.reload().unwrap();
+    site.install(next);
+    let (revision, rules) = (site.running.revision(), site.rules());
+    assert_eq!(rules, ["two", "four", "three"]);
+
+    // It dies before the file is replaced: every change is still one.
+    site.running.announce_write_back().unwrap();
+    site.restart();
+    assert_eq!((site.running.revision(), site.changes().len()), (revision.clone(), 5));
+
+    // It dies before the journal is emptied: the file has the changes, except the one that does not apply.
+    site.running.announce_write_back().unwrap();
+    site.running.write_file().unwrap();
+    for _ in 0..2 {
+        site.restart();
+        assert_eq!(site.changes(), ["instance app2: weight = 7"]);
+        assert_eq!((site.running.revision(), site.rules()), (revision.clone(), rules.clone()));
+    }
+    // The operator brings back what the last one refers to, and nothing of the others comes back with it.
+    site.edit("name = \"app3\"", "name = \"app2\"");
+    site.restart();
+    assert_eq!((site.running.changes()[0].obstacle.clone(), site.changes().len()), (None, 1));
+    assert_eq!(site.running.write_back().unwrap(), 1);
+}
+
+#[test]
 fn a_file_that_was_edited_meanwhile_is_not_overwritten() {
     let mut site = Site::new("edited");
     site.change(set_rule("one", json!({ "enabled": false })));
