@@ -390,7 +390,9 @@ impl RoutingTable {
         }
         self.default_rule.hits = Arc::clone(&previous.default_rule.hits);
         self.active_session_hits = Arc::clone(&previous.active_session_hits);
+        let limits = self.memory.limits();
         self.memory = Arc::clone(&previous.memory);
+        self.memory.set_limits(limits);
         self.settle();
     }
 }

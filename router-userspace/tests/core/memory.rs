@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use router::core::decide::{Attempt, Outcome};
 use router::core::memory::MemoryLimits;
+use router::core::memory::places::PlaceKey;
 use router::core::session::Session;
 use router::core::status::AdminState;
 use router::core::table::{ACTIVE_SESSION_NAME, Action, RoutingTable};
@@ -115,6 +116,44 @@ fn the_table_of_sessions_is_bounded_and_evictions_are_counted() {
     let sessions = &table.memory().sessions;
     assert!(sessions.len() <= 64);
     assert_eq!(sessions.evicted.get() as usize, 1_000 - sessions.len());
+}
+
+#[test]
+fn a_reload_may_change_how_many_sessions_are_remembered() {
+    let sized = |limit| two().with_memory(MemoryLimits::of(limit));
+    let before = sized(64 * 64);
+    let now = Instant::now();
+    let session = |number: u64| with_session(Box::leak(format!("s{number}").into_boxed_str()));
+    let known = |table: &RoutingTable, number: u64| {
+        let key = format!("s{number}");
+        let key = PlaceKey { scope: "web", key: key.as_bytes() };
+        table.memory().sessions.find(key, now + SECOND).is_some()
+    };
+    // The first of all is the only one that is still connected.
+    let held = before.place_at(&session(0), now).unwrap();
+    for number in 1..400 {
+        before.place_at(&session(number), now + Duration::from_millis(number)).unwrap();
+    }
+    assert_eq!(before.memory().sessions.len(), 400);
+
+    let mut smaller = sized(128);
+    smaller.carry_over(&before);
+    let sessions = &smaller.memory().sessions;
+    let left: Vec<u64> = (0..400).filter(|&number| known(&smaller, number)).collect();
+    assert!(left.len() == sessions.len() && left.len() <= 128, "{left:?}");
+    assert_eq!(sessions.evicted.get() as usize, 400 - left.len());
+    assert!(left.contains(&0), "who is connected stays");
+    // Each of the 64 parts keeps its two latest, so the latest of all is among them.
+    assert!(left.contains(&399), "{left:?}");
+
+    let mut larger = sized(64 * 64);
+    larger.carry_over(&smaller);
+    let kept = left.len();
+    for number in 400..600 {
+        larger.place_at(&session(number), now + Duration::from_millis(number)).unwrap();
+    }
+    assert_eq!(larger.memory().sessions.len(), kept + 200, "there is room again, and nothing more is lost");
+    drop(held);
 }
 
 /// Six equal requests of six workers at the same moment, and where each went.

@@ -89,6 +89,21 @@ impl Memory {
         })
     }
 
+    pub fn limits(&self) -> MemoryLimits {
+        MemoryLimits {
+            sessions: self.sessions.limit(),
+            users: self.users.limit(),
+            resources: self.resources.limit(),
+        }
+    }
+
+    /// Changes how much is remembered; see [`Places::set_limit`] for what is forgotten if that is less.
+    pub fn set_limits(&self, limits: MemoryLimits) {
+        self.sessions.set_limit(limits.sessions);
+        self.users.set_limit(limits.users);
+        self.resources.set_limit(limits.resources);
+    }
+
     /// Forgets what has been idle for too long. To be called every few seconds; an idle time is as exact as that.
     pub fn sweep(&self, now: Instant) {
         self.sessions.sweep(now);

@@ -1,7 +1,7 @@
 //! Who was served where: a bounded table from a key to an instance, in shards that workers lock for a moment.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -104,7 +104,7 @@ struct Shard {
 pub struct Places {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
-    shard_limit: usize,
+    shard_limit: AtomicUsize,
     /// Entries that had to go because the table was full.
     pub evicted: Count,
     /// Entries that had been idle for too long.
@@ -123,9 +123,29 @@ impl Places {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
-            shard_limit: limit.div_ceil(SHARDS).max(1),
+            shard_limit: AtomicUsize::new(per_shard(limit)),
             evicted: Count::default(),
             expired: Count::default(),
+        }
+    }
+
+    /// How many entries there may be.
+    pub fn limit(&self) -> usize {
+        self.shard_limit.load(Ordering::Relaxed) * SHARDS
+    }
+
+    /// Changes how many entries there may be. Of those that are too many now, the ones unused for longest go, and are counted; those
+    /// with open connections only if there are no others.
+    pub fn set_limit(&self, limit: usize) {
+        let limit = per_shard(limit);
+        self.shard_limit.store(limit, Ordering::Relaxed);
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let surplus = shard.places.len().saturating_sub(limit);
+            if surplus > 0 {
+                shard.forget(surplus);
+                self.evicted.add(surplus as u64);
+            }
         }
     }
 
@@ -189,7 +209,7 @@ impl Places {
             (place.used, place.idle_timeout) = (now, idle_timeout);
             return Presence::of(place);
         }
-        if shard.places.len() >= self.shard_limit {
+        if shard.places.len() >= self.shard_limit.load(Ordering::Relaxed) {
             shard.evict();
             self.evicted.add(1);
         }
@@ -279,7 +299,24 @@ impl Places {
     }
 }
 
+fn per_shard(limit: usize) -> usize {
+    limit.div_ceil(SHARDS).max(1)
+}
+
 impl Shard {
+    /// Removes the `count` entries that are unused for longest. There must be as many.
+    fn forget(&mut self, count: usize) {
+        let mut order: Vec<_> = (0..self.places.len()).collect();
+        let age = |&index: &usize| (self.places[index].is_live(), self.places[index].used);
+        order.select_nth_unstable_by_key(count - 1, age);
+        let mut kept = vec![true; self.places.len()];
+        order[..count].iter().for_each(|&index| kept[index] = false);
+        let mut kept = kept.into_iter();
+        self.places.retain(|_, _| kept.next().unwrap_or(true));
+        self.places.shrink_to_fit();
+        self.hand = 0;
+    }
+
     /// Makes room: of the next few entries, the one that is idle for longest goes; one with open connections only if there is
     /// no other.
     fn evict(&mut self) {

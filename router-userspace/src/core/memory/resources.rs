@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
@@ -41,7 +42,7 @@ type Shard = HashMap<Arc<str>, SmallVec<[Holder; 2]>>;
 pub struct Resources {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
-    shard_limit: usize,
+    shard_limit: AtomicUsize,
     /// Resources that were not remembered because the table was full.
     pub overflowed: Count,
 }
@@ -52,10 +53,14 @@ impl Default for Resources {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
-            shard_limit: limit.div_ceil(SHARDS),
+            shard_limit: AtomicUsize::new(per_shard(limit)),
             overflowed: Count::default(),
         }
     }
+}
+
+fn per_shard(limit: usize) -> usize {
+    limit.div_ceil(SHARDS).max(1)
 }
 
 /// A resource that is open on an instance, until this is dropped.
@@ -82,7 +87,17 @@ impl Drop for Opened {
 
 impl Resources {
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { shard_limit: limit.div_ceil(SHARDS).max(1), ..Self::default() })
+        Arc::new(Self { shard_limit: AtomicUsize::new(per_shard(limit)), ..Self::default() })
+    }
+
+    /// How many resources there may be.
+    pub fn limit(&self) -> usize {
+        self.shard_limit.load(Ordering::Relaxed) * SHARDS
+    }
+
+    /// Changes how many resources there may be. What is loaded now stays known until it no longer is.
+    pub fn set_limit(&self, limit: usize) {
+        self.shard_limit.store(per_shard(limit), Ordering::Relaxed);
     }
 
     fn shard(&self, resource: &str) -> MutexGuard<'_, Shard> {
@@ -128,7 +143,7 @@ impl Resources {
     }
 
     fn has_room(&self, shard: &Shard, resource: &str) -> bool {
-        let room = shard.len() < self.shard_limit || shard.contains_key(resource);
+        let room = shard.len() < self.shard_limit.load(Ordering::Relaxed) || shard.contains_key(resource);
         if !room {
             self.overflowed.add(1);
         }
