@@ -31,6 +31,7 @@ use configuration::{Configuration, Parts};
 use heads::Heads;
 
 use crate::config::{self, ConfigErrors, Plan, Problems, Running, running::Started};
+use crate::control::reports::Tokens;
 use crate::core::counters::Counters;
 use crate::core::preload::Planner;
 use crate::core::table::RoutingTable;
@@ -142,8 +143,12 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     let workers = Arc::new(Workers::start(workers, serving).context("cannot start the workers")?);
     let heads = Arc::new(Heads::of(&listeners));
     let shown_listeners = Arc::new(ArcSwap::from_pointee(listeners.iter().map(Into::into).collect()));
+    let (reports_listen, tokens) =
+        reports.map_or_else(Default::default, |plan| (Some(plan.listen), plan.tokens));
+    let tokens = Arc::new(Tokens::new(tokens));
     let parts = Parts {
         table: Arc::clone(&table),
+        tokens: Arc::clone(&tokens),
         prober,
         preloads: Arc::clone(&preloads),
         workers: Arc::clone(&workers),
@@ -154,10 +159,10 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     };
     let configuration = Arc::new(Configuration::new(parts, running, listeners));
     runtime.spawn(reports::end_leases(Arc::clone(&configuration)));
-    let reports = reports
-        .map(|plan| {
+    let reports = reports_listen
+        .map(|listen| {
             let registry: Arc<dyn reports::Registry> = Arc::<Configuration>::clone(&configuration);
-            reports::serve(&plan, Arc::clone(&table), registry, Arc::clone(&counters))
+            reports::serve(listen, tokens, Arc::clone(&table), registry, Arc::clone(&counters))
         })
         .transpose()?;
     let live = control::Live {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use router::app::reports;
 use router::config;
-use router::control::reports::ReportServer;
+use router::control::reports::{ReportServer, Tokens};
 use router::core::counters::Counters;
 use router::core::health::Reachability;
 use router::core::load::LoadStatus;
@@ -27,8 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Daemon {
     table: Arc<ArcSwap<RoutingTable>>,
     counters: Arc<Counters>,
+    tokens: Arc<Tokens>,
     server: ReportServer,
     folder: PathBuf,
+    text: String,
 }
 
 /// Puts the table in force.
@@ -96,13 +98,14 @@ address = "127.0.0.4:80"
     let plan = config::parse("r.toml", &text).unwrap_or_else(|errors| panic!("{errors}"));
     let table = Arc::new(ArcSwap::from_pointee(plan.table));
     let counters = Arc::new(Counters::default());
-    let mut reports_plan = plan.reports.unwrap();
-    reports_plan.listen.set_port(0);
+    let tokens = Arc::new(Tokens::new(plan.reports.unwrap().tokens));
     let server = {
         let registry = Arc::new(Swap(Arc::clone(&table)));
-        reports::serve(&reports_plan, Arc::clone(&table), registry, Arc::clone(&counters)).unwrap()
+        let (tokens, counters) = (Arc::clone(&tokens), Arc::clone(&counters));
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        reports::serve(listen, tokens, Arc::clone(&table), registry, counters).unwrap()
     };
-    Daemon { table, counters, server, folder }
+    Daemon { table, counters, tokens, server, folder, text }
 }
 
 impl Daemon {
@@ -241,15 +244,20 @@ fn an_agent_keeps_its_connection_for_many_reports() {
 }
 
 #[test]
-fn a_daemon_whose_tokens_cannot_be_read_says_so_and_does_not_start() {
-    let plan = config::ReportsPlan {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        tokens: vec![config::PoolToken { pool: "gis".to_owned(), file: "/nonexistent/token".into() }],
-    };
-    let table = daemon("").table.clone();
-    let registry = Arc::new(Swap(Arc::clone(&table)));
-    let error = reports::serve(&plan, table, registry, Arc::default()).unwrap_err().to_string();
-    assert!(error.starts_with("cannot read token_file /nonexistent/token"), "{error}");
+fn tokens_are_exchanged_while_instances_report_and_those_of_other_pools_stay() {
+    let daemon = daemon("");
+    let idle = json!({ "instance": "gis3", "cpu_idle_percent": 90 });
+    assert_eq!(daemon.report(TOKEN, &idle).0, 200);
+    let next = "00000000000000000000000000000000";
+    std::fs::write(daemon.folder.join("gis"), format!("{next}\n{TOKEN}\n")).unwrap();
+    let reread = || config::parse("r.toml", &daemon.text).unwrap().reports.unwrap().tokens;
+    assert!(daemon.tokens.replace(reread()));
+    assert!(!daemon.tokens.replace(reread()), "nothing differs the second time");
+    assert_eq!((daemon.report(next, &idle).0, daemon.report(TOKEN, &idle).0), (200, 200));
+    std::fs::write(daemon.folder.join("gis"), next).unwrap();
+    assert!(daemon.tokens.replace(reread()));
+    assert_eq!((daemon.report(next, &idle).0, daemon.report(TOKEN, &idle).0), (200, 401));
+    assert_eq!(daemon.report(OTHER, &json!({ "instance": "web1", "cpu_idle_percent": 90 })).0, 200);
 }
 
 #[test]

@@ -113,6 +113,45 @@ fn reports_with_wrong_tokens_or_absurd_values_change_nothing_and_are_counted() {
     }
 }
 
+#[test]
+#[ignore = "needs root"]
+fn a_reload_reads_tokens_anew_and_a_bad_token_file_changes_nothing() {
+    let scene = scene("required = false", "window = \"1ms\"");
+    let token_file = scene.lab.host_dir(Host::Gateway).join("token");
+    let next = "fedcba9876543210fedcba9876543210";
+    let idle = || json!({ "cpu_idle_percent": 90 });
+    let both = |scene: &Scene| (report(scene, 2, TOKEN, idle()), report(scene, 2, next, idle()));
+    let mut held = one_on_each(&scene);
+
+    fs::write(&token_file, next).unwrap();
+    assert_eq!(both(&scene), (200, 401), "nobody has said that it is to be read");
+    let reload = || scene.router.routerctl().arg("reload").output().unwrap();
+    assert!(reload().status.success());
+    assert_eq!(both(&scene), (401, 200));
+
+    fs::write(&token_file, "too-short\n").unwrap();
+    let refused = reload();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let place = format!("{}:", scene.router.configuration_file().display());
+    assert!(!refused.status.success() && said.contains(&place), "{said}");
+    assert!(said.contains("has no token in line 1") && !said.contains("too-short"), "{said}");
+    assert_eq!(both(&scene), (401, 200));
+    fs::remove_file(&token_file).unwrap();
+    scene.router.signal(libc::SIGHUP);
+    scene.router.eventually(LIMIT, "the signal is heard", |router| {
+        router.ctl(["status"])["configuration"]["reloads_refused"] == 2
+    });
+    assert!(scene.router.log().contains("cannot be read: No such file"), "{}", scene.router.log());
+    assert_eq!(both(&scene), (401, 200));
+
+    fs::write(&token_file, TOKEN).unwrap();
+    scene.router.signal(libc::SIGHUP);
+    scene.router.eventually(LIMIT, "the signal is heard", |_| both(&scene) == (200, 401));
+    for connection in &mut held {
+        assert_eq!(connection.get("/whoami").unwrap().status, 200, "nobody else has noticed");
+    }
+}
+
 /// `router-agent` beside an instance; ended when dropped.
 struct Agent(Child);
 

@@ -18,6 +18,7 @@ use crate::control::configuration::Configurator;
 use crate::control::protocol::{
     self, Applied, ChangeRequest, Changes, DropRequest, LastReload, ReloadRequest, WriteRequest,
 };
+use crate::control::reports::Tokens;
 use crate::core::pool::PoolId;
 use crate::core::preload::Planner;
 use crate::core::registry::RegistrationError;
@@ -34,6 +35,8 @@ pub struct Parts {
     pub workers: Arc<Workers>,
     pub context: Arc<Context>,
     pub heads: Arc<Heads>,
+    /// With which instances report.
+    pub tokens: Arc<Tokens>,
     /// As the control socket shows them.
     pub listeners: Arc<ArcSwap<Vec<protocol::Listener>>>,
     /// As it was at the start; it stays until the daemon is started again.
@@ -176,6 +179,9 @@ impl Configuration {
         parts.prober.install(&table);
         parts.preloads.lock().unwrap_or_else(PoisonError::into_inner).begin_stopped_anew(Instant::now());
 
+        if parts.tokens.replace(plan.reports.map_or_else(Vec::new, |reports| reports.tokens)) {
+            tracing::info!("tokens of reports are exchanged");
+        }
         parts.heads.replace(&plan.listeners);
         parts.listeners.store(Arc::new(plan.listeners.iter().map(Into::into).collect()));
         let serving = |settings| Arc::new(Listener { context: Arc::clone(&parts.context), settings });

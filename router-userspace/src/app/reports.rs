@@ -8,7 +8,6 @@ use arc_swap::ArcSwap;
 use router_common::abi::reason::ReportReason;
 
 use super::configuration::Configuration;
-use crate::config::ReportsPlan;
 use crate::control::reports::{Intake, Refused, ReportServer, ReportState, Said, Taken, Tokens};
 use crate::core::counters::Counters;
 use crate::core::pool::{InstanceId, PoolId};
@@ -16,16 +15,16 @@ use crate::core::registry::RegistrationError;
 use crate::core::table::RoutingTable;
 use crate::probe::{Name, log_changes};
 
-/// Listens for reports as the configuration says.
+/// Listens for reports.
 pub fn serve(
-    plan: &ReportsPlan,
+    listen: SocketAddr,
+    tokens: Arc<Tokens>,
     table: Arc<ArcSwap<RoutingTable>>,
     registry: Arc<dyn Registry>,
     counters: Arc<Counters>,
 ) -> anyhow::Result<ReportServer> {
-    let tokens = Tokens::read(plan.tokens.iter().map(|token| (token.pool.as_str(), token.file.as_path())))?;
     let state = ReportState { tokens, intake: Box::new(LiveTable { table, registry }), counters };
-    let server = ReportServer::start(plan.listen, state)?;
+    let server = ReportServer::start(listen, state)?;
     tracing::info!(address = %server.address(), "listening for reports");
     Ok(server)
 }

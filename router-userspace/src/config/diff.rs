@@ -39,7 +39,7 @@ impl How {
 }
 
 /// Keys of `[daemon]` that take effect without a restart.
-const LIVE_DAEMON_KEYS: &[&str] = &["group"];
+const LIVE_DAEMON_KEYS: &[&str] = &["group", "session_limit"];
 
 /// What differs between two valid configurations, without what needs a restart.
 pub fn differences(before: &str, after: &str) -> Vec<Difference> {
@@ -81,23 +81,7 @@ pub fn needs_restart(running: &str, after: &str) -> Vec<String> {
         let (old, new) = (running.get(key).unwrap_or(&empty), after.get(key).unwrap_or(&empty));
         changed_keys(old, new, live).into_iter().map(move |change| format!("[{key}] {change}"))
     };
-    let tables = of("daemon", LIVE_DAEMON_KEYS).chain(of("datapath", &[])).chain(of("reports", &[]));
-    tables.chain(tokens(&running, &after)).collect()
-}
-
-/// Token files are read at the start.
-fn tokens(running: &Table, after: &Table) -> Vec<String> {
-    let file = |pool: &Table| pool.get("reports")?.get("token_file").cloned();
-    let before: HashMap<_, _> =
-        things(running, "pool").into_iter().map(|(name, pool, _)| (name, file(pool))).collect();
-    let pools = things(after, "pool").into_iter();
-    let changed = pools.filter_map(|(name, pool, _)| {
-        let (old, new) = (before.get(name).cloned().flatten(), file(pool));
-        (old != new).then(|| {
-            format!("pool {name} reports.token_file {} → {}", short(old.as_ref()), short(new.as_ref()))
-        })
-    });
-    changed.collect()
+    of("daemon", LIVE_DAEMON_KEYS).chain(of("datapath", &[])).chain(of("reports", &[])).collect()
 }
 
 fn parsed(text: &str) -> Table {
@@ -310,11 +294,11 @@ mod tests {
         let after = format!("{after}\n[reports]\nlisten = \"10.0.2.1:9190\"\n");
         assert_eq!(
             needs_restart(BEFORE, &after),
-            [
-                "[daemon] workers 2 → 4",
-                "[reports] listen (default) → \"10.0.2.1:9190\"",
-                "pool p reports.token_file (default) → \"/t\""
-            ]
+            ["[daemon] workers 2 → 4", "[reports] listen (default) → \"10.0.2.1:9190\""]
+        );
+        assert!(
+            told(BEFORE, &after)
+                .contains(&"pool p changed reports (default) → { token_file = \"/t\" }".to_owned())
         );
         let after = BEFORE.replace("workers = 2", "workers = 4\ngroup = \"rack\"");
         assert_eq!(told(BEFORE, &after), ["daemon  changed group (default) → \"rack\""]);

@@ -16,6 +16,7 @@ mod reader;
 mod report;
 pub mod running;
 pub mod schema;
+mod secret_file;
 mod settings;
 mod source;
 mod suggest;
@@ -32,7 +33,7 @@ use toml::de::DeTable;
 
 pub use changes::Change;
 pub use diff::{Difference, How};
-pub use plan::{DaemonPlan, DatapathPlan, ListenerPlan, Plan, PoolToken, ReportsPlan};
+pub use plan::{DaemonPlan, DatapathPlan, ListenerPlan, Plan, PoolToken, ReportsPlan, Token};
 pub use report::{ConfigErrors, Located, Problem, Problems};
 pub use running::{Next, Refused, Running};
 pub use settings::{Attach, Interfaces, Offload, Protocol, Source};

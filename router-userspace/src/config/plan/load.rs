@@ -5,10 +5,10 @@ use std::time::Duration;
 use router_report::format_duration;
 
 use super::super::file::{File, Pool};
-use super::super::load::{Agent, Pair};
-use super::super::reader::Report;
+use super::super::load::{Agent, Pair, PoolReports};
+use super::super::reader::{Placed, Report};
 use super::super::report::Problem;
-use super::{PoolToken, ReportsPlan};
+use super::{PoolToken, ReportsPlan, tokens};
 use crate::core::agent::AgentSpec;
 use crate::core::load::{LoadPolicy, Thresholds};
 use crate::core::pool::Registration;
@@ -34,13 +34,15 @@ pub(super) fn reports(file: &File, report: &Report<'_>) -> Option<ReportsPlan> {
         let help = "add reports = { token_file = \"…\" } to the pools whose instances report";
         report.warn(Problem::at(listen.span.clone(), message).help(help));
     }
-    let token = |(name, reports): (&super::Placed<String>, &super::super::load::PoolReports)| {
-        Some(PoolToken { pool: name.value.clone(), file: reports.token_file.as_ref()?.value.clone() })
+    let read = |(name, reports): (&Placed<String>, &PoolReports)| {
+        let tokens = tokens::read(reports.token_file.as_ref()?, report)?;
+        let pool = &name.value;
+        Some(tokens.into_iter().map(|token| PoolToken { pool: pool.clone(), token }).collect::<Vec<_>>())
     };
-    Some(ReportsPlan {
-        listen: listen.value,
-        tokens: reporting.into_iter().map(token).collect::<Option<_>>()?,
-    })
+    // Every file is read, so that all problems are told at once.
+    let tokens: Vec<_> = reporting.into_iter().map(read).collect();
+    let tokens = tokens.into_iter().collect::<Option<Vec<_>>>()?.concat();
+    Some(ReportsPlan { listen: listen.value, tokens })
 }
 
 pub(super) fn policy(pool: &Pool, report: &Report<'_>) -> LoadPolicy {

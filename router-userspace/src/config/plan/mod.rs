@@ -10,6 +10,7 @@ mod pools;
 mod preload;
 mod protocol;
 mod rules;
+mod tokens;
 mod unavailable;
 mod unique;
 
@@ -22,11 +23,13 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::file::{self, File};
-use super::reader::{Placed, Report};
+use super::reader::Report;
 use super::report::{Problem, Problems};
 use super::settings::{Attach, Interfaces, Offload, Protocol, Source};
 use crate::core::memory::MemoryLimits;
 use crate::core::table::RoutingTable;
+
+pub use tokens::Token;
 
 /// Everything that the daemon needs to know, validated.
 #[derive(Debug)]
@@ -47,15 +50,15 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportsPlan {
     pub listen: SocketAddr,
-    /// One for each pool whose instances may report.
+    /// At least one for each pool whose instances may report.
     pub tokens: Vec<PoolToken>,
 }
 
-/// The file that holds the secrets of a pool's instances.
+/// A secret of a pool's instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolToken {
     pub pool: String,
-    pub file: PathBuf,
+    pub token: Token,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

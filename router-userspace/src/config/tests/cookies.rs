@@ -1,26 +1,8 @@
 //! A rule's persistence cookie: key files and attributes.
 
-use std::path::PathBuf;
-
-use super::problems;
+use super::{TestFile, problems};
 
 const GOOD: &str = "# of this week\n00112233445566778899AABBCCDDEEFF00112233445566778899aabbccddeeff\n\n";
-
-struct KeyFile(PathBuf);
-
-impl KeyFile {
-    fn holding(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("router-key-{}-{name}", std::process::id()));
-        std::fs::write(&path, text).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for KeyFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 fn refused(keys: &str) -> String {
     let rule = format!(
@@ -33,8 +15,8 @@ fn refused(keys: &str) -> String {
 
 #[test]
 fn a_good_key_file_is_taken() {
-    let file = KeyFile::holding("good", GOOD);
-    let keys = format!("cookie = \"RTID\", key_file = \"{}\", age = \"1h\"", file.0.display());
+    let file = TestFile::holding("key-good", GOOD);
+    let keys = format!("cookie = \"RTID\", key_file = \"{}\", age = \"1h\"", file.path());
     assert_eq!(refused(&keys), "");
 }
 
@@ -45,8 +27,8 @@ fn a_key_file_that_cannot_serve_is_named_with_its_line_and_never_shown() {
         ("short", format!("{GOOD}{secret}\n"), "has no key of 64 hexadecimal digits in line 4"),
         ("empty", "# nothing\n".to_owned(), "holds no key"),
     ] {
-        let file = KeyFile::holding(name, &text);
-        let said = refused(&format!("cookie = \"RTID\", key_file = \"{}\"", file.0.display()));
+        let file = TestFile::holding(&format!("key-{name}"), &text);
+        let said = refused(&format!("cookie = \"RTID\", key_file = \"{}\"", file.path()));
         assert!(said.starts_with("r.toml:5:45: the key file ") && said.contains(wanted), "{said}");
         assert!(!said.contains(secret), "{said}");
     }
@@ -58,15 +40,15 @@ fn a_key_file_that_cannot_serve_is_named_with_its_line_and_never_shown() {
 
 #[test]
 fn attributes_that_no_browser_takes_are_refused() {
-    let file = KeyFile::holding("attributes", GOOD);
+    let file = TestFile::holding("key-attributes", GOOD);
     for (attribute, wanted) in [
         ("same_site = \"none\"", "browsers refuse a cookie with same_site = \"none\" that is not secure"),
         ("path = \"shop\"", "a cookie's path begins with '/'"),
         ("domain = \"a.example; Secure\"", "`domain` cannot stand in a cookie"),
     ] {
-        let said = refused(&format!("cookie = \"RTID\", key_file = \"{}\", {attribute}", file.0.display()));
+        let said = refused(&format!("cookie = \"RTID\", key_file = \"{}\", {attribute}", file.path()));
         assert!(said.contains(wanted), "{said}");
     }
-    let said = refused(&format!("cookie = \"a cookie\", key_file = \"{}\"", file.0.display()));
+    let said = refused(&format!("cookie = \"a cookie\", key_file = \"{}\"", file.path()));
     assert!(said.contains("`cookie` is not a name that HTTP allows"), "{said}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{BASE, problems, problems_of, warnings};
+use super::{BASE, TestFile, problems, problems_of, warnings};
 use crate::config::parse;
 use crate::core::load::{LoadPolicy, Metric, Threshold};
 use crate::core::pool::AllDown;
@@ -84,10 +84,11 @@ fn an_agents_value_is_known_for_as_long_as_three_of_its_answers() {
 
 #[test]
 fn reports_need_a_listener_and_a_token_and_a_pool_may_consist_of_those_who_report() {
+    let file = TestFile::holding("app.token", "0123456789abcdef\n");
     let reports =
-        "reports = { token_file = \"/etc/router/app.token\", ttl = \"6s\", allow_registration = true }";
+        format!("reports = {{ token_file = \"{}\", ttl = \"6s\", allow_registration = true }}", file.path());
     assert_eq!(
-        refused(reports),
+        refused(&reports),
         "8:11: pool `app` is to report, but nobody listens for reports (add [reports] with a line such as: listen = \"10.0.2.1:9190\")"
     );
     let listen = "[reports]\nlisten = \"10.0.2.1:9190\"\n";
@@ -101,14 +102,18 @@ fn reports_need_a_listener_and_a_token_and_a_pool_may_consist_of_those_who_repor
     assert_eq!(pool.registration.unwrap().forget_after, Duration::from_secs(600));
     let plan = plan.reports.unwrap();
     assert_eq!(plan.listen, "10.0.2.1:9190".parse().unwrap());
-    assert_eq!(plan.tokens[0].file.to_str(), Some("/etc/router/app.token"));
+    assert!(plan.tokens[0].pool == "app" && plan.tokens[0].token.is(b"0123456789abcdef"));
     assert_eq!(
         warnings(&format!("{BASE}{listen}")),
         "r.toml:13:10: warning: no pool has `reports`, so every report will be refused (add reports = { token_file = \"…\" } to the pools whose instances report)"
     );
     assert_eq!(
-        problems(&text.replace("ttl = \"6s\"", "ttl = \"6s\", forget_after = \"5s\"")),
-        "r.toml:6:78: `forget_after` (5s) must not be shorter than `ttl` (6s) (an instance is out of contact before it is forgotten)"
+        problems(
+            &text
+                .replace("{ token_file", "{ ttl = \"6s\", forget_after = \"5s\", token_file")
+                .replace(", ttl = \"6s\", allow", ", allow")
+        ),
+        "r.toml:6:40: `forget_after` (5s) must not be shorter than `ttl` (6s) (an instance is out of contact before it is forgotten)"
     );
 }
 

@@ -1,5 +1,7 @@
 //! Whole configurations, good and bad, with the exact words that an operator reads.
 
+use std::path::{Display, PathBuf};
+
 use super::parse;
 
 mod accepted;
@@ -15,7 +17,29 @@ mod routing;
 mod rules;
 mod tls;
 mod together;
+mod tokens;
 mod values;
+
+/// A file beside the configuration; removed when dropped.
+struct TestFile(PathBuf);
+
+impl TestFile {
+    fn holding(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("router-config-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> Display<'_> {
+        self.0.display()
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
 
 /// The smallest valid configuration.
 const BASE: &str = r#"

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 pub use said::Said;
-pub use tokens::{TokenError, Tokens};
+pub use tokens::Tokens;
 
 use super::server::{Serving, Timeouts, accept, yield_to_traffic};
 use super::tcp;
@@ -63,7 +63,7 @@ pub trait Intake: Send + Sync {
 
 /// What reports are answered from.
 pub struct ReportState {
-    pub tokens: Tokens,
+    pub tokens: Arc<Tokens>,
     pub intake: Box<dyn Intake>,
     pub counters: Arc<Counters>,
 }

@@ -57,6 +57,7 @@ fn take(
             Refused::new(ReportReason::NoToken, "the report has no token", help)
         })?;
     let pools = state.tokens.pools(token);
+    let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
     if pools.is_empty() {
         let help = "use a token from the token_file of the instance's pool";
         return Err(Refused::new(ReportReason::WrongToken, "the token is not one of any pool", help));
