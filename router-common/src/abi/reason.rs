@@ -207,6 +207,18 @@ reasons! {
 }
 
 reasons! {
+    /// What became of an interim response (1xx) where each request is routed by itself.
+    InterimEvent {
+        /// It went on to the client.
+        Forwarded = "forwarded",
+        /// Dropped: the client speaks HTTP/1.0, which has none.
+        OldClient = "old_client",
+        /// Dropped: the client has not read the ones before.
+        ClientBehind = "client_behind",
+    }
+}
+
+reasons! {
     /// Why the control server closed a client's connection.
     ControlReason {
         /// Every place was taken by a client that was being answered or had only just connected.

@@ -45,6 +45,7 @@ pub(super) fn reasons(reasons: &Reasons, out: &mut dyn Write) -> io::Result<()> 
         ("REPORTS", &reasons.report),
         ("CONTROL", &reasons.control),
         ("COOKIE", &reasons.cookie),
+        ("INTERIM", &reasons.interim),
     ];
     for (number, (title, list)) in parts.into_iter().enumerate() {
         if number > 0 {

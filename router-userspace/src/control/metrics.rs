@@ -17,7 +17,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use router_common::abi::reason::{
-    ControlReason, CookieEvent, PacketReason, RefuseReason, RelayReason, ReportReason,
+    ControlReason, CookieEvent, InterimEvent, PacketReason, RefuseReason, RelayReason, ReportReason,
 };
 
 use super::state::State;
@@ -110,6 +110,12 @@ fn reasons(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     );
     let cookies = state.counters.cookies.iter().map(|(event, count)| ([("event", event.name())], count));
     counts(encoder, "cookies", &help, cookies)?;
+    let help = meanings(
+        "Interim responses (1xx) where each request is routed by itself",
+        InterimEvent::ALL.iter().map(|event| (event.name(), event.description())),
+    );
+    let interim = state.counters.interim.iter().map(|(event, count)| ([("event", event.name())], count));
+    counts(encoder, "interim_responses", &help, interim)?;
     let help = meanings(
         "Connections to the control socket and the admin address that did not end by themselves",
         ControlReason::ALL.iter().map(|reason| (reason.name(), reason.description())),

@@ -475,6 +475,9 @@ pub struct Reasons {
     pub packet: Vec<Reason>,
     /// What became of persistence cookies.
     pub cookie: Vec<Reason>,
+    /// What became of interim responses (1xx) where each request is routed by itself. Absent from older daemons.
+    #[serde(default)]
+    pub interim: Vec<Reason>,
     /// Why connections were relayed in user space instead of being handed off.
     pub relay: Vec<Reason>,
     /// Why connections or requests were refused.

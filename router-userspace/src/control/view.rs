@@ -223,12 +223,14 @@ pub fn reasons(state: &State) -> Reasons {
     let control = state.counters.control_closed.iter();
     let reports = state.counters.reports_refused.iter();
     let cookies = state.counters.cookies.iter();
+    let interim = state.counters.interim.iter();
     Reasons {
         packet: packet.collect(),
         relay: relayed.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
         report: reports.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
         control: control.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
         cookie: cookies.map(|(event, count)| named(event.name(), event.description(), count)).collect(),
+        interim: interim.map(|(event, count)| named(event.name(), event.description(), count)).collect(),
         refuse: refused.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
     }
 }

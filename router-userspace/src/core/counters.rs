@@ -4,7 +4,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use router_common::abi::reason::{ControlReason, CookieEvent, RefuseReason, RelayReason, ReportReason};
+use router_common::abi::reason::{
+    ControlReason, CookieEvent, InterimEvent, RefuseReason, RelayReason, ReportReason,
+};
 
 /// A count that only grows.
 #[derive(Debug, Default)]
@@ -26,40 +28,18 @@ pub trait Reason: Copy + 'static {
     fn index(self) -> usize;
 }
 
-impl Reason for RelayReason {
-    const ALL: &'static [Self] = RelayReason::ALL;
-    fn index(self) -> usize {
-        self.index()
-    }
+macro_rules! counted {
+    ($($reason:ident),+ $(,)?) => { $(
+        impl Reason for $reason {
+            const ALL: &'static [Self] = $reason::ALL;
+            fn index(self) -> usize {
+                self.index()
+            }
+        }
+    )+ };
 }
 
-impl Reason for RefuseReason {
-    const ALL: &'static [Self] = RefuseReason::ALL;
-    fn index(self) -> usize {
-        self.index()
-    }
-}
-
-impl Reason for ControlReason {
-    const ALL: &'static [Self] = ControlReason::ALL;
-    fn index(self) -> usize {
-        self.index()
-    }
-}
-
-impl Reason for ReportReason {
-    const ALL: &'static [Self] = ReportReason::ALL;
-    fn index(self) -> usize {
-        self.index()
-    }
-}
-
-impl Reason for CookieEvent {
-    const ALL: &'static [Self] = CookieEvent::ALL;
-    fn index(self) -> usize {
-        self.index()
-    }
-}
+counted!(RelayReason, RefuseReason, CookieEvent, InterimEvent, ControlReason, ReportReason);
 
 /// One count for each reason.
 #[derive(Debug)]
@@ -114,6 +94,8 @@ pub struct Counters {
     pub refused: CountByReason<RefuseReason>,
     /// What became of persistence cookies.
     pub cookies: CountByReason<CookieEvent>,
+    /// What became of interim responses (1xx), where each request is routed by itself.
+    pub interim: CountByReason<InterimEvent>,
     /// Connections of clients of the control socket and the admin address that the daemon closed or lost, by reason.
     pub control_closed: CountByReason<ControlReason>,
     /// Reports pushed by instances and refused, by reason.

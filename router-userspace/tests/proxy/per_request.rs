@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use router::proxy::http::fields::Framing;
 use router::proxy::http::scan::HeadLimits;
 use router::proxy::refuse;
 use router::proxy::settings::Offload;
-use router_common::abi::reason::{CookieEvent, RefuseReason, RelayReason};
+use router_common::abi::reason::{CookieEvent, InterimEvent, RefuseReason, RelayReason};
 
 use crate::actors::*;
 use crate::corpus;
@@ -332,6 +332,76 @@ fn a_client_that_expects_to_be_told_to_go_on_is_told() {
     assert_eq!(status_of(&read_head(&mut client)), "100");
     client.write_all(b"body").unwrap();
     assert_eq!(read_response(&mut client), "body");
+}
+
+#[test]
+fn early_hints_reach_the_client_before_the_response_is_there() {
+    let (go_on, told) = mpsc::channel();
+    let told = Mutex::new(told);
+    let instance = instance(move |mut connection| {
+        loop {
+            let head = read_head(&mut connection);
+            if head.is_empty() {
+                return;
+            }
+            let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: X-Hop\r\nX-Hop: 1\r\n\r\n";
+            connection.write_all(hints.as_bytes()).unwrap();
+            told.lock().unwrap().recv_timeout(PATIENCE).expect("the client has the hints");
+            let rest = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            connection.write_all(rest.as_bytes()).unwrap();
+        }
+    });
+    let proxy = each([instance]).start();
+    let mut client = proxy.connect();
+    // One after the other, and three at once on the same connections.
+    for rounds in [1, 1, 3] {
+        (0..rounds).for_each(|_| send_get(&mut client, "/"));
+        for _ in 0..rounds {
+            assert_eq!(read_head(&mut client), "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n");
+            go_on.send(()).unwrap();
+            assert_eq!(read_head(&mut client), "HTTP/1.1 102 Processing\r\n\r\n");
+            assert_eq!(read_response(&mut client), "ok");
+        }
+    }
+    drop(client);
+    let event = |event| proxy.counters().interim.get(event);
+    assert_eq!((event(InterimEvent::Forwarded), event(InterimEvent::OldClient)), (10, 0));
+
+    go_on.send(()).unwrap();
+    let answer = proxy.ask("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 ") || answer.starts_with("HTTP/1.0 200 "), "{answer}");
+    assert_eq!((event(InterimEvent::Forwarded), event(InterimEvent::OldClient)), (10, 2));
+    proxy.wait_until_idle();
+}
+
+#[test]
+fn of_interim_responses_that_nobody_reads_only_so_many_wait_and_each_is_whole() {
+    const HEADS: usize = 2_000;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
+    let instance = instance(move |mut connection| {
+        read_head(&mut connection);
+        let hints = format!("HTTP/1.1 103 Early Hints\r\nLink: {}\r\n\r\n", "x".repeat(8_000));
+        for _ in 0..HEADS {
+            connection.write_all(hints.as_bytes()).unwrap();
+        }
+        respond(&mut connection, "ok");
+        count.store(1, Ordering::Relaxed);
+    });
+    let proxy = each([instance]).start();
+    let mut client = proxy.connect();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    eventually("the instance has said everything", || sent.load(Ordering::Relaxed) == 1);
+    let answer = read_to_end(&mut client);
+    let (hints, last) = answer.rsplit_once("HTTP/1.1 200 OK\r\n").expect("the response");
+    assert!(last.ends_with("ok"), "{last}");
+    let whole = format!("HTTP/1.1 103 Early Hints\r\nLink: {}\r\n\r\n", "x".repeat(8_000));
+    assert!(hints.replace(&whole, "").is_empty(), "every head is whole");
+    let event = |event| proxy.counters().interim.get(event) as usize;
+    let (forwarded, dropped) = (event(InterimEvent::Forwarded), event(InterimEvent::ClientBehind));
+    assert_eq!((hints.len() / whole.len(), forwarded + dropped), (forwarded, HEADS));
+    assert!(dropped > 0, "the client's buffers took all");
+    proxy.wait_until_idle();
 }
 
 #[test]

@@ -23,10 +23,10 @@ use super::super::response_timer::ResponseTimer;
 use super::super::{cookies, refuse};
 use super::accounting::{Exchange, Unanswered};
 use super::body::{RequestBody, ResponseBody};
-use super::fields;
 use super::shared::{InFlight, Shared, Verdict};
 use super::upgrade::Upgraded;
 use super::upstream::Upstream;
+use super::{fields, interim};
 use crate::core::health::Failure;
 use crate::core::request;
 
@@ -41,6 +41,8 @@ pub(super) async fn exchange(
         (Some(head), Some(record)) => {
             let in_flight = InFlight::begin(&shared);
             let answer = forward(&shared, client, &head, request, record, in_flight).await;
+            // They come before the response, whosever that is.
+            shared.interim.written().await;
             match answer {
                 Ok(Answer::Own(refusal)) | Err(refusal) => refusal,
                 Ok(Answer::Instances(response, mut exchange)) => {
@@ -88,13 +90,15 @@ async fn forward(
     }
     let path = head.path().map_err(Refusal::bad)?;
     let without_body = head.method == "HEAD";
-    let upgrade = head.fields.upgrade == Upgrade::Other && request.version() == hyper::Version::HTTP_11;
+    let version = request.version();
+    let upgrade = head.fields.upgrade == Upgrade::Other && version == hyper::Version::HTTP_11;
 
     let sent = Arc::new(AtomicU64::new(bytes.len() as u64));
     let (mut parts, incoming) = request.into_parts();
     fields::to_instance(&mut parts, upgrade);
     let repeatable = incoming.is_end_stream() && fields::is_idempotent(&parts.method);
     let mut outgoing = Request::from_parts(parts, RequestBody::new(incoming, Arc::clone(&sent)));
+    interim::forward(&mut outgoing, shared, version);
 
     let seen = request::Request {
         listener: &listener.settings.name,

@@ -2,8 +2,8 @@
 //! message anew.
 
 use hyper::header::{
-    CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
-    SET_COOKIE, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, SET_COOKIE, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::{request, response};
 use hyper::{Method, Uri, Version};
@@ -66,6 +66,12 @@ pub(super) fn to_client(parts: &mut response::Parts, switching: bool, set_cookie
         HeaderValue::from_bytes(field[at + 1..].trim_ascii()).ok()
     });
     cookie.is_some_and(|cookie| parts.headers.try_append(SET_COOKIE, cookie).is_ok())
+}
+
+/// Leaves what an interim response may say: it has no body.
+pub(super) fn of_interim(headers: &mut HeaderMap) {
+    remove_hop_by_hop(headers);
+    headers.remove(CONTENT_LENGTH);
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {

@@ -278,8 +278,11 @@ impl AsyncWrite for Gate<'_> {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    /// The library has written all that it has. Interim responses wait only as long as the response has not begun.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let gate = self.get_mut();
+        let shared = Arc::clone(&gate.shared);
+        shared.interim.poll_write(|bytes| Pin::new(&mut *gate).poll_write(cx, bytes))
     }
 
     /// Whoever owns the socket closes it.

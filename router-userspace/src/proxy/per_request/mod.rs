@@ -2,13 +2,14 @@
 //!
 //! [`serve`] is the conductor: the [`gate`] lets one message at a time through to the HTTP library, which calls [`exchange`] for it; an
 //! [`upstream`] connection is kept for the client's next request and belongs to this client alone, so that a disagreement about framing
-//! can reach nobody else. After an [`upgrade`] the two sockets are plain streams.
+//! can reach nobody else. [`interim`] responses go past the library. After an [`upgrade`] the two sockets are plain streams.
 
 mod accounting;
 mod body;
 mod exchange;
 mod fields;
 mod gate;
+mod interim;
 mod shared;
 mod upgrade;
 mod upstream;
@@ -125,6 +126,7 @@ async fn converse(listener: &Arc<Listener>, client: &TcpStream, shared: &Arc<Sha
     let mut idle = pin!(sleep_until(Instant::now() + settings.idle_timeout));
     let mut told = false;
     let ending = poll_fn(|cx| {
+        shared.interim.wake(cx);
         loop {
             match connection.poll_without_shutdown(cx) {
                 Poll::Ready(_) if shared.is_broken() => {}
@@ -140,7 +142,8 @@ async fn converse(listener: &Arc<Listener>, client: &TcpStream, shared: &Arc<Sha
                 Poll::Pending => {}
             }
             if shared.is_broken() {
-                return Poll::Ready(Ending::Broken { unanswered: shared.is_undecided() });
+                let unanswered = shared.is_undecided() && !shared.interim.is_within_a_head();
+                return Poll::Ready(Ending::Broken { unanswered });
             }
             if shared.has_ended() && !told {
                 told = true;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::super::announced::Client;
 use super::super::choice::Refusal;
 use super::super::settings::Listener;
+use super::interim::InterimHeads;
 use super::upgrade::Upgraded;
 use super::upstream::{Kept, Upstream};
 
@@ -55,6 +56,7 @@ pub(super) struct Shared {
     pub(super) listener: Arc<Listener>,
     pub(super) client: Client,
     pub(super) activity: Arc<Activity>,
+    pub(super) interim: InterimHeads,
     state: Mutex<State>,
 }
 
@@ -77,7 +79,8 @@ struct State {
 impl Shared {
     pub(super) fn new(listener: &Arc<Listener>, client: Client) -> Arc<Self> {
         let (listener, activity) = (Arc::clone(listener), Arc::new(Activity::new()));
-        Arc::new(Self { listener, client, activity, state: Mutex::default() })
+        let interim = InterimHeads::default();
+        Arc::new(Self { listener, client, activity, interim, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
