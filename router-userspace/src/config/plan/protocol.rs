@@ -7,6 +7,7 @@ use super::super::settings::Protocol;
 use super::super::toml_string;
 use crate::core::identity::SessionSource;
 use crate::core::rules::{Match, Obstacle};
+use crate::core::table::Rule;
 
 /// Reports keys of listeners that read no HTTP and that have a meaning only for HTTP.
 pub(super) fn check(file: &File, report: &Report<'_>) {
@@ -74,4 +75,32 @@ pub(super) fn check_condition(
     let known: Vec<String> =
         listeners.iter().map(|(name, protocol)| format!("{name} ({})", protocol.name())).collect();
     report.add(Problem::at(span, message).help(format!("the listeners are {}", known.join(", "))));
+}
+
+/// Cookies are of HTTP: a rule that only other connections can meet keeps nobody by one.
+pub(super) fn warn_of_unread_cookies(
+    file: &File,
+    rules: &[Rule],
+    listeners: &[(&str, Protocol)],
+    report: &Report<'_>,
+) {
+    let by_rule = file.rules.iter().zip(rules).filter_map(|(written, rule)| {
+        let meets = |&&(name, protocol): &&(&str, Protocol)| rule.condition.possible(name, protocol).is_ok();
+        Some((written.persistence.as_ref()?, listeners.iter().filter(meets).copied().collect::<Vec<_>>()))
+    });
+    let default_rule = file.default_rule.as_ref().and_then(|rule| rule.persistence.as_ref());
+    let by_default = default_rule.map(|persistence| (persistence, listeners.to_vec()));
+    for (persistence, met_by) in by_rule.chain(by_default) {
+        if met_by.is_empty() || met_by.iter().any(|&(_, protocol)| protocol == Protocol::Http) {
+            continue;
+        }
+        let names: Vec<_> =
+            met_by.iter().map(|(name, protocol)| format!("{name} ({})", protocol.name())).collect();
+        let message = format!(
+            "`persistence` has no effect: only connections of {} come to this rule, and cookies are of HTTP",
+            names.join(", ")
+        );
+        let help = "remove it; to keep clients where they are, write session = { client_address = true } in the listener";
+        report.warn(Problem::at(persistence.span.clone(), message).help(help));
+    }
 }

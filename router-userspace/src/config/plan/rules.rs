@@ -44,6 +44,7 @@ pub(super) fn plan(file: &File, report: &Report<'_>) -> Option<(Vec<Rule>, Defau
     let default_rule = default_rule?;
     warn_of_idle_pools(file, &rules, &default_rule, report);
     warn_of_idle_rules(file, &rules, report);
+    protocol::warn_of_unread_cookies(file, &rules, &listeners, report);
     super::preload::warn_of_unread_resources(file, report);
     Some((rules, default_rule))
 }

@@ -1,29 +1,11 @@
 //! TLS listeners: keys that they do not have, and rules that no request can satisfy. TLS checks: which keys they have, and the
 //! certificates that they trust.
 
-use std::path::PathBuf;
-
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
-use super::{BASE, problems};
+use super::{BASE, TestFile, problems, warnings};
 use crate::config::parse;
 use crate::core::health::{CheckKind, TlsCheck};
-
-struct CaFile(PathBuf);
-
-impl CaFile {
-    fn holding(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("router-ca-{}-{name}", std::process::id()));
-        std::fs::write(&path, text).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for CaFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 fn certificate() -> String {
     let mut params = CertificateParams::default();
@@ -46,8 +28,8 @@ fn tls_check(keys: &str) -> TlsCheck {
 
 #[test]
 fn certificates_are_verified_exactly_if_authorities_are_given() {
-    let file = CaFile::holding("good", &format!("# two\n{}{}", certificate(), certificate()));
-    let path = file.0.display();
+    let file = TestFile::holding("ca-good", &format!("# two\n{}{}", certificate(), certificate()));
+    let path = file.path();
     for (keys, authorities) in [
         ("type = \"tls\"".to_owned(), None),
         ("type = \"tls\", verify = false".to_owned(), None),
@@ -96,8 +78,8 @@ fn a_file_without_usable_certificates_is_named() {
         ("pem", "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", "are not in PEM form"),
         ("broken", &format!("{}{broken}", certificate()), "cannot be used: number 2 "),
     ] {
-        let file = CaFile::holding(name, text);
-        let said = problems(&with_check(&format!("type = \"tls\", ca_file = \"{}\"", file.0.display())));
+        let file = TestFile::holding(name, text);
+        let said = problems(&with_check(&format!("type = \"tls\", ca_file = \"{}\"", file.path())));
         assert!(said.starts_with("r.toml:8:35: the certificates in ") && said.contains(wanted), "{said}");
     }
     let said = problems(&with_check("type = \"tls\", ca_file = \"/nowhere/ca.pem\""));
@@ -175,5 +157,26 @@ fn a_rule_that_no_request_can_satisfy_is_shown_at_the_function_that_is_in_the_wa
             said.contains(&format!("no request can ever satisfy this rule: {function}")),
             "{condition}: {said}"
         );
+    }
+}
+
+#[test]
+fn a_cookie_that_no_client_can_bring_is_warned_of() {
+    let keys = TestFile::holding("tls-cookie.key", &format!("{}\n", "ab".repeat(32)));
+    let persistence = format!("persistence = {{ cookie = \"RTID\", key_file = \"{}\" }}\n", keys.path());
+    let rule = |condition: &str| {
+        format!("[[rule]]\nname = \"r\"\nmatch = '{condition}'\npool = \"app\"\n{persistence}")
+    };
+    let wanted = "`persistence` has no effect: only connections of secure (tls) come to this rule, and cookies are of HTTP";
+    let secure = secure("");
+    let said = warnings(&format!("{secure}{}", rule("Any()")));
+    assert!(said.contains(wanted) && said.starts_with("r.toml:"), "{said}");
+    let said = warnings(&format!("{secure}[default_rule]\n{persistence}"));
+    assert!(said.contains(wanted), "{said}");
+    let web = "[[listener]]\nname = \"web\"\naddress = \"10.0.1.1:80\"\n";
+    let both = format!("{web}{}", secure.replace("10.0.1.1:80", "10.0.1.1:443"));
+    assert!(warnings(&format!("{both}{}", rule(r#"HostSNI("a.example")"#))).contains(wanted));
+    for met_over_http in ["Any()", r#"Host("a.example") || HostSNI("a.example")"#, r#"Listener("web")"#] {
+        assert_eq!(warnings(&format!("{both}{}", rule(met_over_http))), "", "{met_over_http}");
     }
 }
