@@ -1,6 +1,7 @@
 //! Reads what a rule opens ahead of users. Each value alone; what they mean to each other is `plan::preload`'s matter.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::de::DeValue;
@@ -29,6 +30,7 @@ pub(super) struct Preload {
     pub instances: Placed<Wanted>,
     pub host: Option<Placed<String>>,
     pub headers: Option<Placed<Vec<Placed<Field>>>>,
+    pub headers_file: Option<Placed<PathBuf>>,
     pub expect: Placed<Vec<Placed<RangeInclusive<u16>>>>,
     pub every: Placed<Duration>,
     pub timeout: Placed<Duration>,
@@ -54,6 +56,7 @@ pub(super) fn read(section: Section<'_, '_>) -> Preload {
         instances: section.defaulted("instances", instances),
         host: section.optional("host", file::host),
         headers: section.list("headers", header),
+        headers_file: section.optional("headers_file", values::path),
         expect: section.defaulted_list("expect", values::status_range),
         every: section.defaulted("every", values::duration(SECOND..=30 * DAY)),
         timeout: section.defaulted("timeout", values::duration(10 * MILLISECOND..=DAY)),
@@ -106,20 +109,40 @@ fn instances(found: Found<'_>) -> Result<Wanted, Wrong> {
 /// Fields that the router writes itself.
 const OWN_FIELDS: [&str; 4] = ["connection", "content-length", "transfer-encoding", "host"];
 
-fn header(found: Found<'_>) -> Result<Field, Wrong> {
-    const HELP: &str = "write name and value: \"Authorization: Bearer abc\"";
-    let text = values::string(found).map_err(|wrong| wrong.help(HELP))?;
-    let wrong = || Wrong::new(format!("has no header field: {}", describe(found))).help(HELP);
-    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
-    values::token(&DeValue::String(name.into())).map_err(|_| wrong())?;
+/// Why a line is no header field of a preload.
+pub(super) enum NoField {
+    Malformed,
+    /// The router writes this one itself.
+    Own(String),
+}
+
+/// Reads `Name: value`.
+pub(super) fn field(text: &str) -> Result<Field, NoField> {
+    let (name, value) = text.split_once(':').ok_or(NoField::Malformed)?;
+    values::token(&DeValue::String(name.into())).map_err(|_| NoField::Malformed)?;
     if value.contains(char::is_control) || value.len() > 8_192 {
-        return Err(wrong());
+        return Err(NoField::Malformed);
     }
     if OWN_FIELDS.contains(&name.to_ascii_lowercase().as_str()) {
-        let help = if name.eq_ignore_ascii_case("host") { "use the key `host`" } else { "remove it" };
-        return Err(Wrong::new(format!("cannot set {name}, which the router writes itself")).help(help));
+        return Err(NoField::Own(name.to_owned()));
     }
     Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
+}
+
+/// What to do about a field that the router writes itself.
+pub(super) fn instead_of(own: &str) -> &'static str {
+    if own.eq_ignore_ascii_case("host") { "use the key `host`" } else { "remove it" }
+}
+
+fn header(found: Found<'_>) -> Result<Field, Wrong> {
+    const HELP: &str = "write name and value: \"X-Preload: yes\"; what is secret belongs into `headers_file`";
+    let text = values::string(found).map_err(|wrong| wrong.help(HELP))?;
+    field(&text).map_err(|no| match no {
+        NoField::Malformed => Wrong::new(format!("has no header field: {}", describe(found))).help(HELP),
+        NoField::Own(name) => {
+            Wrong::new(format!("cannot set {name}, which the router writes itself")).help(instead_of(&name))
+        }
+    })
 }
 
 const WEEK: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];

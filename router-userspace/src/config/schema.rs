@@ -321,6 +321,7 @@ pub static PRELOAD: Section = Section {
         with_default("instances", "1"),
         key("host", "\"app.example\""),
         key("headers", "[\"X-Preload: {resource}\"]"),
+        key("headers_file", "\"/etc/router/preload.headers\""),
         with_default("expect", "[\"200-299\"]"),
         with_default("every", "\"10m\""),
         with_default("timeout", "\"1m\""),

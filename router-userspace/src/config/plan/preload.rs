@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use super::super::file::File;
-use super::super::preload::Preload as Written;
+use super::super::preload::{self, NoField, Preload as Written};
 use super::super::reader::Report;
 use super::super::report::Problem;
+use super::super::secret_file::{self, Unusable};
 use super::unique::Unique;
-use crate::core::preload::{LoadRequest, Preload, Schedule};
+use crate::core::preload::{Field, LoadRequest, Preload, Schedule};
 
 /// A rule has at most so many resources: each is planned and shown by itself.
 const MAX_RESOURCES: usize = 1_000;
+
+const HOW_TO_MAKE: &str = "write one field a line, such as: Authorization: Bearer abc";
 
 pub(super) fn plan(written: &Written, report: &Report<'_>) -> Option<Arc<Preload>> {
     let resources = written.resources.as_ref();
@@ -29,13 +32,21 @@ pub(super) fn plan(written: &Written, report: &Report<'_>) -> Option<Arc<Preload
         let help = "leave it out for the default, [\"200-299\"]";
         report.add(Problem::at(written.expect.span.clone(), "`expect` is empty").help(help));
     }
-    let headers = written.headers.iter().flat_map(|list| &list.value);
+    let shown = written.headers.iter().flat_map(|list| &list.value).map(|header| header.value.clone());
+    let secret = match &written.headers_file {
+        Some(file) => secret_file::read(file, ("headers file", HOW_TO_MAKE), report, fields),
+        None => Some(Vec::new()),
+    };
     let (method, path) = written.request.as_ref()?.value.clone();
     let request = LoadRequest {
         method,
         path,
         host: written.host.as_ref().map(|host| host.value.clone()),
-        headers: headers.map(|header| header.value.clone()).collect(),
+        headers: shown
+            .map(|field| (field, false))
+            .chain(secret?.into_iter().map(|field| (field, true)))
+            .map(|((name, value), secret)| Field { name, value, secret })
+            .collect(),
     };
     if let (Some(list), Some(place)) = (resources, &written.request)
         && list.value.len() > 1
@@ -60,6 +71,21 @@ pub(super) fn plan(written: &Written, report: &Report<'_>) -> Option<Arc<Preload
         load_on_exhausted: written.load_on_exhausted.value,
         update_exhausted: written.update_exhausted.value,
     }))
+}
+
+/// One field a line.
+fn fields(lines: &mut dyn Iterator<Item = (usize, &str)>) -> Result<Vec<preload::Field>, Unusable> {
+    let fields = lines.map(|(number, line)| {
+        preload::field(line).map_err(|no| match no {
+            NoField::Malformed => Unusable::new(format!("has no header field in line {number}"), HOW_TO_MAKE),
+            NoField::Own(name) => Unusable::new(
+                format!("sets {name} in line {number}, which the router writes itself"),
+                preload::instead_of(&name),
+            ),
+        })
+    });
+    let fields = fields.collect::<Result<Vec<_>, _>>()?;
+    if fields.is_empty() { Err(Unusable::new("holds no header field", HOW_TO_MAKE)) } else { Ok(fields) }
 }
 
 /// Marks of resources that nobody asks for help nobody.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{BASE, parse, problems_of, warnings};
+use super::{BASE, TestFile, parse, problems_of, warnings};
 use crate::core::preload::schedule::{DAY, Days};
 use crate::core::preload::{Preload, Schedule, Wanted};
 
@@ -83,4 +83,31 @@ fn a_preload_whose_resource_no_listener_finds_is_warned_of() {
     assert!(warnings(&text).contains("no listener finds resources in requests"), "{}", warnings(&text));
     let found = text.replacen("[[pool]]", "resource = { query = \"map\" }\n[[pool]]", 1);
     assert_eq!(warnings(&found), "");
+}
+
+#[test]
+fn secret_fields_come_from_a_file_and_are_never_shown() {
+    let with = |file: &TestFile| {
+        format!("{LEAST}\nheaders = [\"X-Why: preload\"]\nheaders_file = \"{}\"", file.path())
+    };
+    let good =
+        TestFile::holding("good.headers", "# for the maps\nAuthorization: Bearer hush\n\nX-Map:{resource}\n");
+    let request = read(&with(&good)).request;
+    let head = String::from_utf8(request.head("sales", "10.0.2.11:80".parse().unwrap())).unwrap();
+    for field in ["X-Why: preload", "Authorization: Bearer hush", "X-Map: sales"] {
+        assert!(head.contains(&format!("\r\n{field}\r\n")), "{head}");
+    }
+    let shown = format!("{request:?}");
+    assert!(shown.contains("Authorization: (secret)") && !shown.contains("hush"), "{shown}");
+
+    for (text, wanted) in [
+        ("# none\n", "holds no header field"),
+        ("A: b\nBearer hush\n", "has no header field in line 2"),
+        ("Host: hush\n", "sets Host in line 1, which the router writes itself (use the key `host`)"),
+    ] {
+        let file = TestFile::holding("bad.headers", text);
+        let said = problems_of(&rule(&with(&file)));
+        assert!(said.starts_with("9:16: the headers file /") && said.contains(wanted), "{said}");
+        assert!(!said.contains("hush"), "{said}");
+    }
 }

@@ -19,7 +19,7 @@ use super::counters::{Count, CountByReason, Reason};
 use super::health::Failure;
 
 pub use planner::{CONCURRENT, Event, Planner, Task, Verdict};
-pub use request::LoadRequest;
+pub use request::{Field, LoadRequest};
 pub use schedule::Schedule;
 pub use view::{PlaceState, PreloadView, Run};
 

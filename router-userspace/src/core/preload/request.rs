@@ -1,10 +1,26 @@
 //! The request that opens a resource.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 
 /// What stands for the resource in a path or a header.
 pub const PLACEHOLDER: &str = "{resource}";
+
+/// A header field.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Field {
+    pub name: String,
+    pub value: String,
+    /// Its value is shown to nobody but the instance.
+    pub secret: bool,
+}
+
+impl fmt::Debug for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = if self.secret { "(secret)" } else { &self.value };
+        write!(f, "{}: {value}", self.name)
+    }
+}
 
 /// A request without a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,13 +31,13 @@ pub struct LoadRequest {
     /// The `Host` field; the instance's address if `None`.
     pub host: Option<String>,
     /// Further fields; [`PLACEHOLDER`] stands for the resource as it is.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<Field>,
 }
 
 impl LoadRequest {
     /// Whether each resource makes another request.
     pub fn names_resource(&self) -> bool {
-        self.path.contains(PLACEHOLDER) || self.headers.iter().any(|(_, value)| value.contains(PLACEHOLDER))
+        self.path.contains(PLACEHOLDER) || self.headers.iter().any(|field| field.value.contains(PLACEHOLDER))
     }
 
     /// An answer to it has no body, whatever its fields say (RFC 9112, section 6.3).
@@ -34,7 +50,7 @@ impl LoadRequest {
         let path = self.path.replace(PLACEHOLDER, &percent_encoded(resource));
         let host = self.host.clone().unwrap_or_else(|| instance.to_string());
         let mut head = format!("{} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n", self.method);
-        let has = |name: &str| self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+        let has = |name: &str| self.headers.iter().any(|own| own.name.eq_ignore_ascii_case(name));
         for (name, value) in [("User-Agent", "router-preload"), ("Accept", "*/*")] {
             if !has(name) {
                 head.push_str(&format!("{name}: {value}\r\n"));
@@ -43,7 +59,7 @@ impl LoadRequest {
         if !matches!(self.method.as_str(), "GET" | "HEAD" | "DELETE" | "OPTIONS") {
             head.push_str("Content-Length: 0\r\n");
         }
-        for (name, value) in &self.headers {
+        for Field { name, value, .. } in &self.headers {
             let value = value.replace(PLACEHOLDER, resource);
             head.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -76,12 +92,18 @@ mod tests {
             method: "POST".to_owned(),
             path: "/open?map={resource}&quiet=1".to_owned(),
             host: Some("gis.example".to_owned()),
-            headers: vec![("X-Map".to_owned(), "<{resource}>".to_owned())],
+            headers: vec![
+                Field { name: "X-Map".to_owned(), value: "<{resource}>".to_owned(), secret: false },
+                Field { name: "Authorization".to_owned(), value: "Bearer hush".to_owned(), secret: true },
+            ],
         };
         let head = request.head("Nord & Süd/1", "10.0.2.11:80".parse().unwrap());
         let head = String::from_utf8(head).unwrap();
         assert!(head.starts_with("POST /open?map=Nord%20%26%20S%C3%BCd%2F1&quiet=1 HTTP/1.1\r\n"), "{head}");
         assert!(head.contains("\r\nHost: gis.example\r\n") && head.contains("\r\nX-Map: <Nord & Süd/1>\r\n"));
+        assert!(head.contains("\r\nAuthorization: Bearer hush\r\n"), "{head}");
+        let shown = format!("{request:?}");
+        assert!(shown.contains("X-Map: <{resource}>") && !shown.contains("hush"), "{shown}");
         assert!(head.contains("\r\nContent-Length: 0\r\n") && head.ends_with("\r\n\r\n"), "{head}");
     }
 }
