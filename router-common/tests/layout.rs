@@ -33,7 +33,7 @@ fn layout() -> String {
         last_seen packets bytes born max_ack max_seq window_edge fin_end fin_seen rst_seen timestamp_delta
         reserved
     });
-    layout!(text, NextHop { interface resolved family address ethernet });
+    layout!(text, NextHop { interface resolved family address ethernet mtu reserved });
     let traits = Translation::pack_traits(0, 1, 1);
     let flags = [FLAG_LIVE, FLAG_DIRECT, FLAG_TIMESTAMPS, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6];
     writeln!(text, "traits {flags:?}, scales {traits:#x}").unwrap();

@@ -5,6 +5,7 @@ mod bench;
 use bench::case::{Case, Oddity};
 use bench::check::{self, carry, carry_as_the_model_says};
 use bench::checksum_errors;
+use bench::error::ErrorCase;
 use bench::ip::Ip;
 use bench::model::{self, Marks};
 use proptest::prelude::*;
@@ -54,6 +55,15 @@ proptest! {
     }
 
     #[test]
+    fn errors_are_carried_right_or_left_alone(ip in ip(), bytes in proptest::collection::vec(any::<u8>(), 0..1600)) {
+        let case = ErrorCase::draw(&bytes);
+        let table = case.flow.table(ip);
+        for error in &case.errors {
+            carry_as_the_model_says(&table, &error.frame(ip, &case.flow));
+        }
+    }
+
+    #[test]
     fn any_bytes_at_all_are_met_calmly(frame in proptest::collection::vec(any::<u8>(), 0..200), ip in ip(), case in case()) {
         carry_as_the_model_says(&case.flow.table(ip), &frame);
     }
@@ -62,6 +72,9 @@ proptest! {
     fn the_mirrored_flow_gives_the_original_back(ip in ip(), case in case()) {
         let (table, mirrored) = (case.flow.table(ip), case.flow.mirrored(ip));
         for tables in [&table, &mirrored] {
+            for hop in &tables.next_hops {
+                hop.mtu.set(0);
+            }
             for side in [Side::Client, Side::Instance] {
                 let flow = &tables.flows[0];
                 let family = if ip == Ip::V6 { FLAG_IPV6 } else { 0 };

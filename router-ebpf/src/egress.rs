@@ -28,7 +28,9 @@ pub fn act(ctx: &TcContext, verdict: Verdict) -> i32 {
             TC_ACT_SHOT
         }
         // SAFETY: a helper with plain arguments.
-        Verdict::Redirect { interface } => unsafe { bpf_redirect(interface, 0) as i32 },
+        Verdict::Redirect { interface } | Verdict::Report { interface, .. } => unsafe {
+            bpf_redirect(interface, 0) as i32
+        },
         Verdict::Resolve { interface, next_hop } => {
             // It was there a moment ago.
             let Some(next_hop) = NEXT_HOPS.get(next_hop) else { return TC_ACT_SHOT };

@@ -5,9 +5,10 @@ use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::shared::Shared32;
+use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::ports::{Clock, Flows, Keys, UnwantedOptionsOf};
 
-use crate::maps::{FLOWS, KEYS, KEYS6, NEXT_HOPS, SYN_OPTIONS, SYN_OPTIONS6};
+use crate::maps::{ANSWER_BUDGET, FLOWS, KEYS, KEYS6, NEXT_HOPS, SYN_OPTIONS, SYN_OPTIONS6};
 
 pub struct KernelFlows;
 
@@ -20,6 +21,12 @@ impl Flows for KernelFlows {
     #[inline(always)]
     fn next_hop(&self, index: u32) -> Option<&NextHop> {
         NEXT_HOPS.get(index)
+    }
+
+    #[inline(always)]
+    fn answer_budget(&self) -> Option<&AnswerBudget> {
+        // SAFETY: the cell belongs to this CPU, and programs on one CPU do not interrupt each other at this hook.
+        ANSWER_BUDGET.get_ptr(0).map(|budget| unsafe { &*budget })
     }
 }
 

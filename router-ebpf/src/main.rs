@@ -15,27 +15,27 @@ mod flows;
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod packet;
+#[cfg(target_arch = "bpf")]
+mod routes;
 
 #[cfg(target_arch = "bpf")]
 mod programs {
     use aya_ebpf::macros::classifier;
     use aya_ebpf::programs::TcContext;
     use router_common::abi::reason::PacketReason;
+    use router_common::path::Verdict;
     use router_common::path::stray_ending::is_stray;
     use router_common::path::syn_options;
-    use router_common::path::{self, Verdict};
 
     use crate::egress;
     use crate::flows::KernelFlows;
     use crate::packet::Skb;
+    use crate::routes;
 
     /// Packets of handed-off connections are translated and sent on; all others go up the stack.
     #[classifier]
     pub fn router_ingress(ctx: TcContext) -> i32 {
-        let mut packet = Skb::new(&ctx);
-        packet.make_headers_linear();
-        let verdict = path::carry(&mut packet, &KernelFlows, &KernelFlows);
-        egress::act(&ctx, verdict)
+        routes::carry(ctx.skb.skb)
     }
 
     /// Erases options from the SYNs of connections to instances whose client did not offer them, and stops endings of

@@ -6,6 +6,7 @@ use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
+use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::options::Scratch;
 
 const BPF_F_NO_PREALLOC: u32 = 1 << 0;
@@ -36,6 +37,10 @@ pub static SYN_OPTIONS: LruHashMap<FlowKeyV4, u32> = LruHashMap::pinned(4096, 0)
 
 #[map]
 pub static SYN_OPTIONS6: LruHashMap<FlowKeyV6, u32> = LruHashMap::pinned(4096, 0);
+
+/// How many more senders may be told of an MTU, for each CPU.
+#[map]
+pub static ANSWER_BUDGET: PerCpuArray<AnswerBudget> = PerCpuArray::with_max_entries(1, 0);
 
 /// Working memory of `path::options`, one for each CPU.
 #[map]

@@ -4,7 +4,8 @@ use core::mem::size_of;
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::{
-    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_load_bytes,
+    bpf_skb_pull_data, bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
 use router_common::path::options::Scratch;
@@ -21,6 +22,11 @@ use crate::maps::OPTIONS_SCRATCH;
 /// `linux/if_packet.h`
 const PACKET_HOST: u32 = 0;
 const BPF_F_PSEUDO_HDR: u64 = 1 << 4;
+const BPF_F_RECOMPUTE_CSUM: u64 = 1 << 0;
+/// `enum bpf_adj_room_mode`
+const BPF_ADJ_ROOM_MAC: u32 = 1;
+/// More than lies before a TCP header.
+const CUT: u32 = Headers::<Ipv6>::LEN as u32;
 
 /// A socket buffer at a TC hook.
 pub struct Skb<'a> {
@@ -43,15 +49,6 @@ impl<'a> Skb<'a> {
             Err(_) => {}
         }
     }
-
-    #[inline(always)]
-    fn make_linear(&mut self, len: usize) {
-        if self.ctx.data() + len > self.ctx.data_end() && self.ctx.len() as usize >= len {
-            // A failure leaves the packet as it is, and `view` finds it too short.
-            // SAFETY: the context is the program's own.
-            unsafe { bpf_skb_pull_data(self.ctx.skb.skb, len as u32) };
-        }
-    }
 }
 
 impl Packet for Skb<'_> {
@@ -64,6 +61,27 @@ impl Packet for Skb<'_> {
     fn has_vlan_tag(&self) -> bool {
         // SAFETY: the context is the program's own.
         unsafe { (*self.ctx.skb.skb).vlan_present != 0 }
+    }
+
+    #[inline(always)]
+    fn interface(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.ctx.skb.skb).ifindex }
+    }
+
+    #[inline(always)]
+    fn part_size(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.ctx.skb.skb).gso_size }
+    }
+
+    #[inline(always)]
+    fn make_linear(&mut self, len: usize) {
+        if self.ctx.data() + len > self.ctx.data_end() && self.ctx.len() as usize >= len {
+            // A failure leaves the packet as it is, and `view` finds it too short.
+            // SAFETY: the context is the program's own.
+            unsafe { bpf_skb_pull_data(self.ctx.skb.skb, len as u32) };
+        }
     }
 
     #[inline(always)]
@@ -124,8 +142,23 @@ impl Packet for Skb<'_> {
         }
     }
 
+    /// The checksum of a received packet may be left to the network card that sends it on, and that card would then overwrite bytes in the middle of
+    /// the new frame. The kernel gives that up when the place where such a checksum begins is cut off: so bytes are cut off at the front, twice,
+    /// since it looks before it cuts.
     #[inline(always)]
-    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool {
+    fn become_frame<T: Wire>(&mut self, frame: &T) -> bool {
+        let (skb, len) = (self.ctx.skb.skb, size_of::<T>() as u32);
+        // SAFETY: the context is the program's own, and the helpers check all ranges; `frame` has `len` bytes.
+        unsafe {
+            bpf_skb_change_tail(skb, len + CUT + 1, 0) == 0
+                && bpf_skb_adjust_room(skb, -(CUT as i32), BPF_ADJ_ROOM_MAC, 0) == 0
+                && bpf_skb_adjust_room(skb, -1, BPF_ADJ_ROOM_MAC, 0) == 0
+                && bpf_skb_store_bytes(skb, 0, (&raw const *frame).cast(), len, BPF_F_RECOMPUTE_CSUM) == 0
+        }
+    }
+
+    #[inline(always)]
+    fn fix_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool {
         let skb = self.ctx.skb.skb;
         if let Some(header) = header {
             // The first call below takes it for granted that an IPv4 header's checksum balances what `pseudo` changes, and corrects the card's sum for

@@ -21,6 +21,7 @@ support::over_both_families! {
     wrong_numbers_from_either_side_end_nothing
     a_reset_with_the_right_number_ends_the_connection_and_its_flow
     data_behind_a_fin_changes_nothing
+    errors_about_what_was_never_sent_change_nothing
     connections_that_end_while_they_are_handed_off_leave_nothing
     a_client_with_a_closed_window_gets_everything_once_it_reads
 }
@@ -104,6 +105,42 @@ fn a_reset_with_the_right_number_ends_the_connection_and_its_flow(family: Family
     client.send(Segment { flags: RST, seq: next, ack: 0, payload: NOTHING });
     scene.comes_to_rest();
     assert_eq!(connection.get("/").unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+/// The MTU that the instance has learnt for its way to the router, as `ip route get` shows it.
+fn learnt_mtu(scene: &Scene) -> String {
+    let source = scene.family.source().to_string();
+    let output = scene.lab.command(Host::Backend(1), "ip").args(["route", "get", &source]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_whitespace().skip_while(|word| *word != "mtu").nth(1).unwrap_or("none").to_owned()
+}
+
+fn errors_about_what_was_never_sent_change_nothing(family: Family) {
+    let scene = Scene::over(family);
+    let mut connection = settled(&scene);
+    let (client, _) = forgers(&scene, &connection);
+    let Numbers { expected, .. } = numbers(connection.stream()).unwrap();
+    let guesses = [1, NEAR, FAR, 1 << 31]
+        .into_iter()
+        .flat_map(|by| [expected.wrapping_add(by), expected.wrapping_sub(by)]);
+    let mut told = 0;
+    for seq in guesses.chain((0..64).map(|number| number << 26)).filter(|seq| *seq != expected) {
+        client.complain(seq, Some(1_290));
+        client.complain(seq, None);
+        told += 2;
+    }
+    assert_goes_on(&scene, &mut connection, "blind errors");
+    assert_eq!(scene.packets("error_out_of_window"), told);
+    assert_eq!((scene.packets("error_forwarded"), learnt_mtu(&scene).as_str()), (0, "none"));
+
+    // Who sees the numbers is believed, as a router on the way must be. A port that cannot be reached ends no established connection (RFC 1122 §4.2.3.9).
+    let Numbers { expected, .. } = numbers(connection.stream()).unwrap();
+    client.complain(expected, None);
+    client.complain(expected, Some(1_290));
+    assert_goes_on(&scene, &mut connection, "errors with the right number");
+    assert_eq!((scene.packets("error_forwarded"), learnt_mtu(&scene).as_str()), (2, "1290"));
+    drop(connection);
+    scene.comes_to_rest();
 }
 
 fn data_behind_a_fin_changes_nothing(family: Family) {

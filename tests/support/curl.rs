@@ -41,7 +41,11 @@ impl Curl {
 
     /// curl on the client for large bodies, which go from file to file.
     pub fn for_files(lab: &Lab) -> Self {
-        let mut command = lab.command(Host::Client, "curl");
+        Self::for_files_by(lab.command(Host::Client, "curl"))
+    }
+
+    /// The same by a command that starts curl elsewhere.
+    pub fn for_files_by(mut command: Command) -> Self {
         command.args(["--silent", "--show-error", "--max-time", "120", "--noproxy", "*"]);
         command.args(["--write-out", "%{http_code}"]);
         command.env_clear();

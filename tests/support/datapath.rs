@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, PerCpuValues};
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
@@ -59,6 +59,7 @@ pub struct Datapath {
     flows: RefCell<Array<MapData, FlowBytes>>,
     next_hops: RefCell<Array<MapData, NextHopBytes>>,
     packets: PerCpuArray<MapData, u64>,
+    answer_budget: RefCell<PerCpuArray<MapData, [u32; 2]>>,
     ebpf: Ebpf,
     _pins: PinDirectory,
 }
@@ -90,12 +91,13 @@ impl Datapath {
             flows: RefCell::new(take("FLOWS")?.try_into()?),
             next_hops: RefCell::new(take("NEXT_HOPS")?.try_into()?),
             packets: take("PACKETS")?.try_into()?,
+            answer_budget: RefCell::new(take("ANSWER_BUDGET")?.try_into()?),
             ebpf,
             _pins: pins,
         })
     }
 
-    /// Makes the maps hold what `table` holds.
+    /// Makes the maps hold what `table` holds, and lets senders be told of an MTU as if none had been.
     pub fn hold(&self, table: &MemoryFlows) -> Result<()> {
         for key in self.keys()? {
             match key {
@@ -119,6 +121,9 @@ impl Datapath {
             let bytes: NextHopBytes = unsafe { std::mem::transmute_copy(hop) };
             self.next_hops.borrow_mut().set(index as u32, bytes, 0)?;
         }
+        let mut budget = self.answer_budget.borrow_mut();
+        let full: Vec<_> = budget.get(&0, 0)?.iter().map(|_| [0; 2]).collect();
+        budget.set(0, PerCpuValues::try_from(full)?, 0)?;
         Ok(())
     }
 

@@ -4,7 +4,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 
-use etherparse::PacketBuilder;
+use etherparse::icmpv4::DestUnreachableHeader;
+use etherparse::icmpv6::DestUnreachableCode;
+use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::lab::{Host, Lab};
@@ -79,6 +81,43 @@ impl Forger {
         Self { socket, source, destination }
     }
 
+    /// Sends an error of a router, about a packet that the other end has sent with this sequence number to the one in whose name this forges: it was
+    /// longer than `mtu`, or could not be delivered.
+    pub fn complain(&self, seq: u32, mtu: Option<u16>) {
+        let mut about = Vec::new();
+        let (ours, theirs) = (self.source, self.destination);
+        let mut packet = Vec::new();
+        match (ours.ip(), theirs.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let lost = PacketBuilder::ipv4(to.octets(), from.octets(), 60);
+                lost.tcp(theirs.port(), ours.port(), seq, 500)
+                    .write(&mut about, &[])
+                    .expect("memory takes it");
+                let kind = match mtu {
+                    Some(next_hop_mtu) => DestUnreachableHeader::FragmentationNeeded { next_hop_mtu },
+                    None => DestUnreachableHeader::Port,
+                };
+                let error = PacketBuilder::ipv4(from.octets(), to.octets(), 64)
+                    .icmpv4(Icmpv4Type::DestinationUnreachable(kind));
+                error.write(&mut packet, &about).expect("memory takes it");
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                let lost = PacketBuilder::ipv6(to.octets(), from.octets(), 60);
+                lost.tcp(theirs.port(), ours.port(), seq, 500)
+                    .write(&mut about, &[])
+                    .expect("memory takes it");
+                let kind = match mtu {
+                    Some(mtu) => Icmpv6Type::PacketTooBig { mtu: mtu.into() },
+                    None => Icmpv6Type::DestinationUnreachable(DestUnreachableCode::Port),
+                };
+                let error = PacketBuilder::ipv6(from.octets(), to.octets(), 64).icmpv6(kind);
+                error.write(&mut packet, &about).expect("memory takes it");
+            }
+            _ => panic!("a packet has one family"),
+        }
+        self.emit(&packet);
+    }
+
     pub fn send(&self, segment: Segment<'_>) {
         let ip = match (self.source.ip(), self.destination.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), 64),
@@ -101,7 +140,11 @@ impl Forger {
         }
         let mut packet = Vec::new();
         builder.write(&mut packet, segment.payload).expect("memory takes it");
+        self.emit(&packet);
+    }
+
+    fn emit(&self, packet: &[u8]) {
         let to = SockAddr::from(SocketAddr::new(self.destination.ip(), 0));
-        self.socket.send_to(&packet, &to).expect("a raw socket sends");
+        self.socket.send_to(packet, &to).expect("a raw socket sends");
     }
 }

@@ -90,6 +90,13 @@ impl Scene {
         Self::built(family, lab, (datapath, ""), &[])
     }
 
+    /// The same, where only the first backend is an instance.
+    pub fn over_only_first(family: Family, lab: TestLab) -> Self {
+        let configuration = router::configuration(&lab, "", "", &rest(family, 1, ""));
+        let router = Router::start_with(&lab, &configuration, &[]);
+        Self { router, lab, family }
+    }
+
     /// In a lab that a story has prepared; `check` is a line of the pool `nginx`.
     pub fn in_lab(lab: TestLab, datapath: &str, check: &str, arguments: &[&str]) -> Self {
         Self::built(Family::V4, lab, (datapath, check), arguments)

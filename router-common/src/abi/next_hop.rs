@@ -25,6 +25,9 @@ pub struct NextHop {
     pub address: [Shared32; 4],
     /// Destination and source Ethernet addresses, in the order of the Ethernet header.
     pub ethernet: [Shared32; 3],
+    /// The interface's MTU, in bytes from the IP header on; 0 where it is not known.
+    pub mtu: Shared32,
+    pub reserved: Shared32,
 }
 
-const _: () = assert!(size_of::<NextHop>() == 40);
+const _: () = assert!(size_of::<NextHop>() == 48);

@@ -75,6 +75,16 @@ reasons! {
         OtherHost = "other_host",
         /// An IPv6 packet with an extension header, other than that of a fragment, before TCP.
         ExtensionHeader = "extension_header",
+        /// An ICMP error about a flow's packet, translated and sent on to who sent that packet.
+        ErrorForwarded = "error_forwarded",
+        /// An ICMP error about bytes of a flow that are not on their way: old, or forged.
+        ErrorOutOfWindow = "error_out_of_window",
+        /// An ICMP error about bytes in our socket's custody; our socket takes it.
+        CustodyError = "custody_error",
+        /// Longer than the MTU of its way out; its sender was told.
+        TooLong = "too_long",
+        /// The same, while as many senders had been told already as may be at a time.
+        TooLongUnanswered = "too_long_unanswered",
     }
 }
 

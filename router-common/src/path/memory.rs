@@ -4,19 +4,25 @@ use core::cell::RefCell;
 use std::collections::HashMap;
 use std::vec::Vec;
 
+use super::answer_budget::AnswerBudget;
 use super::options::Scratch;
 use super::ports::{Clock, Flows, Keys, Packet, UnwantedOptionsOf};
 use crate::abi::flow::Flow;
 use crate::abi::key::{FlowKey, FlowKeyV4, FlowKeyV6, FlowRef};
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
-use crate::wire::Wire;
 use crate::wire::checksum::Diff;
 use crate::wire::tcp::Tcp;
+use crate::wire::{Wire, bytes_of};
 
 /// A frame whose TCP checksum is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame(pub Vec<u8>);
+
+impl Frame {
+    /// Where every frame arrives.
+    pub const INTERFACE: u32 = 1;
+}
 
 impl Packet for Frame {
     fn len(&self) -> usize {
@@ -27,6 +33,16 @@ impl Packet for Frame {
     fn has_vlan_tag(&self) -> bool {
         false
     }
+
+    fn interface(&self) -> u32 {
+        Self::INTERFACE
+    }
+
+    fn part_size(&self) -> u32 {
+        0
+    }
+
+    fn make_linear(&mut self, _: usize) {}
 
     fn is_for_this_host(&self) -> bool {
         true
@@ -78,12 +94,75 @@ impl Packet for Frame {
         }
     }
 
+    fn become_frame<T: Wire>(&mut self, frame: &T) -> bool {
+        self.0 = bytes_of(frame).to_vec();
+        true
+    }
+
     /// Nobody has summed up the whole packet.
-    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, _header: Option<Diff>) -> bool {
+    fn fix_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, _header: Option<Diff>) -> bool {
         let Some(place) = self.0.get_mut(offset..offset + 2) else { return false };
         let both = rest.apply(pseudo.apply(u16::from_ne_bytes([place[0], place[1]])));
         place.copy_from_slice(&both.to_ne_bytes());
         true
+    }
+}
+
+/// A frame that was put together from packets (GRO), with the longest TCP payload of one of them, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merged(pub Frame, pub u32);
+
+impl Packet for Merged {
+    fn part_size(&self) -> u32 {
+        self.1
+    }
+
+    fn become_frame<T: Wire>(&mut self, frame: &T) -> bool {
+        self.1 = 0;
+        self.0.become_frame(frame)
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn has_vlan_tag(&self) -> bool {
+        self.0.has_vlan_tag()
+    }
+
+    fn interface(&self) -> u32 {
+        self.0.interface()
+    }
+
+    fn make_linear(&mut self, len: usize) {
+        self.0.make_linear(len);
+    }
+
+    fn is_for_this_host(&self) -> bool {
+        self.0.is_for_this_host()
+    }
+
+    fn view<T: Wire>(&self, offset: usize) -> Option<&T> {
+        self.0.view(offset)
+    }
+
+    fn view_mut<T: Wire>(&mut self, offset: usize) -> Option<&mut T> {
+        self.0.view_mut(offset)
+    }
+
+    fn load_options<'s>(&self, offset: usize, len: usize) -> Option<&'s Scratch>
+    where
+        Self: 's,
+    {
+        self.0.load_options(offset, len)
+    }
+
+    fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool {
+        self.0.store(offset, bytes)
+    }
+
+    fn fix_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool {
+        self.0.fix_checksum(offset, pseudo, rest, header)
     }
 }
 
@@ -93,6 +172,7 @@ pub struct MemoryFlows {
     pub keys: RefCell<HashMap<FlowKey, FlowRef>>,
     pub flows: Vec<Flow>,
     pub next_hops: Vec<NextHop>,
+    pub answer_budget: AnswerBudget,
 }
 
 impl Flows for MemoryFlows {
@@ -102,6 +182,10 @@ impl Flows for MemoryFlows {
 
     fn next_hop(&self, index: u32) -> Option<&NextHop> {
         self.next_hops.get(index as usize)
+    }
+
+    fn answer_budget(&self) -> Option<&AnswerBudget> {
+        Some(&self.answer_budget)
     }
 }
 

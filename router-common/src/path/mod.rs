@@ -1,5 +1,8 @@
 //! THE PACKET'S ROUTE: `parse → flow lookup → custody → translate → account → forward`. Read this file top to bottom.
 //!
+//! Packets that are rare leave it for a route of their own ([`Rare`]). The kernel programs follow those out of line, so that ordinary packets
+//! do not pay for them.
+//!
 //! The functions are generic over the narrow traits of [`ports`], so that the kernel programs and the host tests run the
 //! same code, and over the [`Family`], so that IPv4 and IPv6 do. Two rules hold throughout:
 //!
@@ -7,9 +10,11 @@
 //! - Every verdict has a [`PacketReason`], and the entry point counts it.
 
 pub mod account;
+pub mod answer_budget;
 pub mod custody;
 pub mod family;
 pub mod forward;
+pub mod icmp_error;
 #[cfg(feature = "user")]
 pub mod memory;
 pub mod options;
@@ -18,6 +23,7 @@ pub mod ports;
 pub mod sequence;
 pub mod stray_ending;
 pub mod syn_options;
+pub mod too_long;
 pub mod translate;
 
 use crate::abi::reason::PacketReason;
@@ -42,12 +48,26 @@ pub enum Verdict {
         interface: u32,
         next_hop: u32,
     },
+    /// Send it out by this interface: it tells a sender of an error.
+    Report {
+        interface: u32,
+        reason: PacketReason,
+    },
+}
+
+/// What leaves the ordinary route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rare {
+    /// An ICMP message.
+    Icmp(Version),
+    /// A flow's packet that is longer than the MTU of its way out, in bytes.
+    TooLong { version: Version, mtu: u32 },
 }
 
 impl Verdict {
     pub const fn reason(self) -> PacketReason {
         match self {
-            Verdict::Pass(reason) | Verdict::Drop(reason) => reason,
+            Verdict::Pass(reason) | Verdict::Drop(reason) | Verdict::Report { reason, .. } => reason,
             Verdict::Redirect { .. } => PacketReason::Forwarded,
             Verdict::Resolve { .. } => PacketReason::NextHopUnresolved,
         }
@@ -57,10 +77,43 @@ impl Verdict {
 /// Carries one received packet.
 #[inline(always)]
 pub fn carry<P: Packet, F: Flows, C: Clock>(packet: &mut P, flows: &F, clock: &C) -> Verdict {
+    match carry_ordinary(packet, flows, clock) {
+        Ok(verdict) => verdict,
+        Err(rare) => carry_rare(packet, flows, clock, rare),
+    }
+}
+
+/// Carries a packet that has left the ordinary route.
+#[inline(always)]
+pub fn carry_rare<P: Packet, F: Flows, C: Clock>(
+    packet: &mut P,
+    flows: &F,
+    clock: &C,
+    rare: Rare,
+) -> Verdict {
+    match rare {
+        Rare::Icmp(Version::V4) => icmp_error::carry::<Ipv4, P, F>(packet, flows),
+        Rare::Icmp(Version::V6) => icmp_error::carry::<Ipv6, P, F>(packet, flows),
+        Rare::TooLong { version: Version::V4, mtu } => {
+            too_long::answer::<Ipv4, P>(packet, mtu, flows.answer_budget(), clock.coarse_now())
+        }
+        Rare::TooLong { version: Version::V6, mtu } => {
+            too_long::answer::<Ipv6, P>(packet, mtu, flows.answer_budget(), clock.coarse_now())
+        }
+    }
+}
+
+/// The ordinary route, as far as the packet goes along.
+#[inline(always)]
+pub fn carry_ordinary<P: Packet, F: Flows, C: Clock>(
+    packet: &mut P,
+    flows: &F,
+    clock: &C,
+) -> Result<Verdict, Rare> {
     match parse::arriving(packet) {
         Ok(Version::V4) => carry_as::<Ipv4, P, F, C>(packet, flows, clock),
         Ok(Version::V6) => carry_as::<Ipv6, P, F, C>(packet, flows, clock),
-        Err(reason) => Verdict::Pass(reason),
+        Err(reason) => Ok(Verdict::Pass(reason)),
     }
 }
 
@@ -69,35 +122,41 @@ fn carry_as<I: Family, P: Packet, F: Flows + Keys<I::Key>, C: Clock>(
     packet: &mut P,
     flows: &F,
     clock: &C,
-) -> Verdict {
+) -> Result<Verdict, Rare> {
     let (key, segment) = match parse::arrived::<I, P>(packet) {
         Ok(parsed) => parsed,
-        Err(reason) => return Verdict::Pass(reason),
+        // Not TCP: the error about a packet that is not, may be about one that is.
+        Err(PacketReason::NotTcp) => return Err(Rare::Icmp(I::VERSION)),
+        Err(reason) => return Ok(Verdict::Pass(reason)),
     };
     let Some(found) = flows.find(&key) else {
-        return Verdict::Pass(PacketReason::NoFlow);
+        return Ok(Verdict::Pass(PacketReason::NoFlow));
     };
     let Some(flow) = flows.flow(found.slot()) else {
-        return Verdict::Pass(PacketReason::StaleSlot);
+        return Ok(Verdict::Pass(PacketReason::StaleSlot));
     };
     let passage = sequence::Passage::new(flow, found.side(), &segment);
     if !passage.is_live_in::<I>() {
-        return Verdict::Pass(PacketReason::StaleSlot);
+        return Ok(Verdict::Pass(PacketReason::StaleSlot));
     }
     if account::ended(&passage, &segment) {
         flows.forget(&key);
-        return Verdict::Pass(PacketReason::TupleReused);
+        return Ok(Verdict::Pass(PacketReason::TupleReused));
     }
     if let custody::Keeper::Ours(verdict) = custody::keeper(&passage, &segment) {
         account::acknowledged(&passage, &segment);
-        return verdict;
+        return Ok(verdict);
     }
     let Some(next_hop) = flows.next_hop(passage.next_hop()) else {
-        return Verdict::Pass(PacketReason::NextHopUnresolved);
+        return Ok(Verdict::Pass(PacketReason::NextHopUnresolved));
     };
+    let mtu = next_hop.mtu.get();
+    if too_long::exceeds::<I, P>(packet, &segment, mtu) {
+        return Err(Rare::TooLong { version: I::VERSION, mtu });
+    }
     if let Err(verdict) = translate::translate::<I, P, C>(packet, &passage, &segment, next_hop, clock) {
-        return verdict;
+        return Ok(verdict);
     }
     account::translated(&passage, &segment, clock.coarse_now());
-    forward::forward(passage.next_hop(), next_hop)
+    Ok(forward::forward(passage.next_hop(), next_hop))
 }

@@ -1,6 +1,7 @@
 //! What the packet path needs from its surroundings. The kernel programs implement these traits over BPF maps and
 //! helpers, the host tests over plain memory.
 
+use super::answer_budget::AnswerBudget;
 use super::options::Scratch;
 use crate::abi::flow::Flow;
 use crate::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
@@ -21,6 +22,15 @@ pub trait Packet {
     /// Whether a VLAN tag belongs to the frame that no longer lies among its bytes: the network card or the kernel took it off (IEEE 802.1Q).
     fn has_vlan_tag(&self) -> bool;
 
+    /// Index of the interface where it arrived.
+    fn interface(&self) -> u32;
+
+    /// Where the frame was put together from packets (GRO), or is to be taken apart (TSO): the longest TCP payload, in bytes, of one of them. Else 0.
+    fn part_size(&self) -> u32;
+
+    /// Brings the first `len` bytes, if there are as many, into the directly accessible part.
+    fn make_linear(&mut self, len: usize);
+
     /// Whether its destination is this host's link-layer address. A promiscuous interface overhears other frames too.
     fn is_for_this_host(&self) -> bool;
 
@@ -38,16 +48,22 @@ pub trait Packet {
     /// Overwrites bytes at any offset. Returns false, with the packet unchanged, where that is impossible.
     fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool;
 
-    /// Corrects the TCP checksum at `offset`: `pseudo` is the change of the pseudo-header's sum, `rest` that of all other bytes that it
+    /// Turns the frame, which is longer than 4 headers, into another one, whose checksums are all complete. Returns false, with the packet in an
+    /// undefined state, where that is impossible.
+    fn become_frame<T: Wire>(&mut self, frame: &T) -> bool;
+
+    /// Corrects the checksum of TCP or ICMP at `offset`: `pseudo` is the change of the pseudo-header's sum, `rest` that of all other bytes that it
     /// covers. They are apart because a packet whose checksum is left to the network card holds only the pseudo-header's sum. `header` is the change of an IP
     /// header's sum that no header checksum balances: a network card may have summed up the whole packet.
-    fn fix_tcp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool;
+    fn fix_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool;
 }
 
 /// The flow table.
 pub trait Flows: Keys<FlowKeyV4> + Keys<FlowKeyV6> {
     fn flow(&self, slot: u32) -> Option<&Flow>;
     fn next_hop(&self, index: u32) -> Option<&NextHop>;
+    /// This CPU's.
+    fn answer_budget(&self) -> Option<&AnswerBudget>;
 }
 
 /// The keys of one family.

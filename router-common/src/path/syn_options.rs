@@ -48,5 +48,5 @@ fn erase_as<I: Family, P: Packet, U: UnwantedOptionsOf<I::Key>>(packet: &mut P, 
         return;
     }
     // A wrong checksum after a failure here costs one SYN, which is sent again.
-    packet.fix_tcp_checksum(Headers::<I>::TCP_CHECKSUM, Diff::default(), diff, None);
+    packet.fix_checksum(Headers::<I>::TCP_CHECKSUM, Diff::default(), diff, None);
 }

@@ -51,7 +51,7 @@ pub fn translate<I: Family, P: Packet, C: Clock>(
     rest.replace16(tcp.window.raw(), window);
     tcp.window.set_raw(window);
 
-    if packet.fix_tcp_checksum(Headers::<I>::TCP_CHECKSUM, addresses, rest, header) {
+    if packet.fix_checksum(Headers::<I>::TCP_CHECKSUM, addresses, rest, header) {
         Ok(())
     } else {
         Err(Verdict::Drop(PacketReason::WriteFailed))

@@ -73,6 +73,12 @@ const fn fold16(sum: u64) -> u16 {
     sum as u16
 }
 
+/// The Internet checksum of words whose sum is this; bytes as in memory.
+#[inline(always)]
+pub const fn of_sum(sum: u64) -> u16 {
+    !fold16(sum)
+}
+
 /// The Internet checksum over whole bytes with a starting sum, for builders and tests; bytes as in memory.
 pub fn full(bytes: &[u8], mut sum: u64) -> u16 {
     let mut words = bytes.chunks_exact(2);

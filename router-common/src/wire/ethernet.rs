@@ -18,6 +18,14 @@ unsafe impl Wire for Ethernet {}
 
 impl Ethernet {
     pub const LEN: usize = 14;
+
+    /// The header of a frame to whoever sent one with this header.
+    #[inline(always)]
+    pub fn back(&self) -> Self {
+        let [a, b, c] = self.addresses.map(|word| word.0);
+        let addresses = [[b[2], b[3], c[0], c[1]], [c[2], c[3], a[0], a[1]], [a[2], a[3], b[0], b[1]]];
+        Self { addresses: addresses.map(Net32), ethertype: self.ethertype }
+    }
 }
 
 const _: () = assert!(size_of::<Ethernet>() == Ethernet::LEN);

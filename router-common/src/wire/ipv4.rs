@@ -27,6 +27,8 @@ impl Ipv4 {
     pub const LEN: usize = 20;
     /// Version 4, header length 20: no options.
     pub const VERSION_4_NO_OPTIONS: u8 = 0x45;
+    /// In `fragment`, in host byte order.
+    pub const DONT_FRAGMENT: u16 = 0x4000;
 
     /// First, middle or last fragment of a fragmented datagram.
     #[inline(always)]

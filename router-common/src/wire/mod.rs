@@ -2,12 +2,15 @@
 
 pub mod checksum;
 pub mod ethernet;
+pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod tcp;
 
-/// IANA's number for TCP, in IPv4's protocol and IPv6's next-header field.
+/// IANA's numbers, in IPv4's protocol and IPv6's next-header field.
 pub const PROTOCOL_TCP: u8 = 6;
+pub const PROTOCOL_ICMP: u8 = 1;
+pub const PROTOCOL_ICMPV6: u8 = 58;
 
 /// A type that may be laid over any bytes of a packet.
 ///
@@ -17,6 +20,13 @@ pub unsafe trait Wire: Copy {}
 
 // SAFETY: one value behind the other, which leaves no gaps at alignment 1.
 unsafe impl<T: Wire, const N: usize> Wire for [T; N] {}
+
+/// The bytes of a header.
+#[inline(always)]
+pub fn bytes_of<T: Wire>(header: &T) -> &[u8] {
+    // SAFETY: `Wire` types are bytes without gaps, and the reference covers all of them.
+    unsafe { core::slice::from_raw_parts((&raw const *header).cast(), size_of::<T>()) }
+}
 
 macro_rules! net_integer {
     ($(#[$meta:meta])* $name:ident, $int:ty, $len:literal) => {

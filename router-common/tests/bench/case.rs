@@ -40,7 +40,7 @@ pub enum Distance {
 }
 
 impl Distance {
-    fn from(self, landmark: u32) -> u32 {
+    pub fn from(self, landmark: u32) -> u32 {
         let distance = match self {
             Self::None => 0,
             Self::Bytes(distance) => distance.into(),
@@ -85,7 +85,7 @@ struct SidePlan {
 
 impl FlowPlan {
     /// Client, VIP, source and instance. The senders are never the same, or two keys would be one.
-    fn ends(&self, ip: Ip) -> [SocketAddr; 4] {
+    pub fn ends(&self, ip: Ip) -> [SocketAddr; 4] {
         let prefixed = |first: u8, rest: &[u8; 5]| [first, rest[0], rest[1], rest[2], rest[3], rest[4]];
         let ends = [prefixed(10, &self.client), self.vip, self.source, prefixed(172, &self.instance)];
         ends.map(|[a, b, c, d, high, low]| {
@@ -103,7 +103,7 @@ impl FlowPlan {
     }
 
     /// The landmark of `side`'s own space, and that of what it acknowledges.
-    fn landmarks(&self, side: Side) -> (u32, u32) {
+    pub fn landmarks(&self, side: Side) -> (u32, u32) {
         let (own, other) = match side {
             Side::Client => (&self.client_side, &self.instance_side),
             Side::Instance => (&self.instance_side, &self.client_side),

@@ -1,9 +1,11 @@
 //! What must hold for any packet in any flow.
 
 use router_common::abi::flow::{FLAG_DIRECT, Flow};
+use router_common::abi::reason::PacketReason;
 use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
 use router_common::path::{self, Verdict};
 
+use super::error::icmp_sum;
 use super::ip::Ip;
 use super::model::{self, Marks, SLACK, before, not_behind};
 use super::{NOW, checksum_errors};
@@ -28,10 +30,25 @@ pub fn carry_as_the_model_says(table: &MemoryFlows, frame: &[u8]) -> (Verdict, V
             assert_eq!(after, frame, "what is not carried does not change")
         }
         Verdict::Redirect { .. } | Verdict::Resolve { .. } => {
-            assert_eq!(checksum_errors(&after), checksum_errors(frame));
+            if is_tcp(frame) {
+                assert_eq!(checksum_errors(&after), checksum_errors(frame));
+            }
+        }
+        Verdict::Report { reason: PacketReason::TooLong, .. } => {
+            let ip = Ip::of(&after).expect("the answer is IP");
+            assert_eq!((ip.header_error(&after), icmp_sum(ip, &after)), (0, 0));
+        }
+        Verdict::Report { .. } => {
+            let ip = Ip::of(frame).expect("it was carried");
+            let errors = |frame: &[u8]| (ip.header_error(frame), icmp_sum(ip, frame));
+            assert_eq!(errors(&after), errors(frame));
         }
     }
     (verdict, after)
+}
+
+fn is_tcp(frame: &[u8]) -> bool {
+    Ip::of(frame).is_some_and(|ip| frame[ip.protocol()] == 6)
 }
 
 /// After `frame` has been carried: no mark has moved back, or to where nothing can be, or by a packet from outside of the window.

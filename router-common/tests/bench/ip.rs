@@ -1,9 +1,11 @@
 //! The two versions of IP: where things lie in a frame, and the ends of the bench's connection.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use router_common::wire::checksum;
+
+use super::error::about;
 
 const ETHERNET: usize = 14;
 
@@ -121,6 +123,24 @@ impl Ip {
             Self::V4 => checksum::full(&frame[ETHERNET..self.tcp()], 0),
             Self::V6 => 0,
         }
+    }
+
+    /// A router between the bench's client and the gateway, or between that and the instance.
+    pub fn router(self) -> IpAddr {
+        match self {
+            Self::V4 => [10, 77, 9, 9].into(),
+            Self::V6 => [0xfd77, 9, 0, 0, 0, 0, 0, 9].into(),
+        }
+    }
+
+    /// A router's error about a packet that begins like `original` and is longer than the MTU of its way.
+    pub fn too_big(self, original: &[u8], from: IpAddr, to: IpAddr, mtu: u16) -> Vec<u8> {
+        let [kind, code] = match self {
+            Self::V4 => [3, 4],
+            Self::V6 => [2, 0],
+        };
+        let [high, low] = mtu.to_be_bytes();
+        about(self, original, from, to, [kind, code, 0, 0, 0, 0, high, low])
     }
 
     /// The connection that the bench's flow carries.

@@ -4,6 +4,7 @@
 
 pub mod case;
 pub mod check;
+pub mod error;
 pub mod ip;
 pub mod model;
 
@@ -13,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use router_common::abi::flow::{FLAG_DIRECT, FLAG_IPV6, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Translation};
 use router_common::abi::key::{FlowKey, FlowRef, Side, words_of};
 use router_common::abi::next_hop::{AF_INET, AF_INET6, NextHop};
-use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
+use router_common::path::memory::{Frame, MemoryFlows, Merged, StoppedClock};
 use router_common::path::{self, Verdict};
 use router_common::wire::checksum::{self, Diff};
 use router_common::wire::tcp::ACK;
@@ -31,6 +32,8 @@ pub const TO_INSTANCE_INTERFACE: u32 = 12;
 pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const INSTANCE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+/// Of both ways out.
+pub const MTU: u32 = 1_500;
 /// The clock stands at 5 s.
 pub const NOW: u64 = 5_000_000_000;
 
@@ -148,6 +151,13 @@ impl Bench {
         let verdict = path::carry(&mut frame, &self.flows, &StoppedClock(NOW));
         Outcome { verdict, before, after: frame.0 }
     }
+
+    /// Carries a frame that was put together from packets, the longest of which had `part` bytes of payload.
+    pub fn carry_merged(&self, before: Vec<u8>, part: u32) -> Outcome {
+        let mut frame = Merged(Frame(before.clone()), part);
+        let verdict = path::carry(&mut frame, &self.flows, &StoppedClock(NOW));
+        Outcome { verdict, before, after: frame.0.0 }
+    }
 }
 
 fn key(source: SocketAddr, destination: SocketAddr) -> FlowKey {
@@ -192,6 +202,7 @@ fn next_hop(interface: u32, address: SocketAddr, mac: [u8; 6]) -> NextHop {
     let hop = NextHop::default();
     hop.interface.set(interface);
     hop.resolved.set(1);
+    hop.mtu.set(MTU);
     hop.family.set(if address.is_ipv4() { AF_INET } else { AF_INET6 });
     for (place, word) in hop.address.iter().zip(words_of(address.ip())) {
         place.set(word);
@@ -351,18 +362,20 @@ pub fn set_checksums(frame: &mut [u8]) {
 /// Sets the checksums of `after` such that they are as right, or as wrong by as much, as those of `before`.
 pub fn keep_checksum_error(before: &[u8], after: &mut [u8]) {
     let ip = Ip::of(before).expect("an IP packet");
-    let mut keep = |at: usize, sum: &dyn Fn(&[u8]) -> u16| {
-        let error = sum(before);
-        after[at..at + 2].fill(0);
-        // The complement of a sum is its negative. Of the two zeros, a checksum is the one that a sender would write.
-        let checksum = !checksum::full(&[sum(after).to_ne_bytes(), (!error).to_ne_bytes()].concat(), 0);
-        let checksum = if checksum == 0xffff { 0 } else { checksum };
-        after[at..at + 2].copy_from_slice(&checksum.to_ne_bytes());
-    };
     if ip == Ip::V4 {
-        keep(24, &|frame| ip.header_error(frame));
+        keep_sum(before, after, 24, &|frame| ip.header_error(frame));
     }
-    keep(ip.tcp() + 16, &|frame| tcp_sum(ip, frame));
+    keep_sum(before, after, ip.tcp() + 16, &|frame| tcp_sum(ip, frame));
+}
+
+/// Sets the checksum at `at` such that the sum is in `after` what it is in `before`.
+pub fn keep_sum(before: &[u8], after: &mut [u8], at: usize, sum: &dyn Fn(&[u8]) -> u16) {
+    let error = sum(before);
+    after[at..at + 2].fill(0);
+    // The complement of a sum is its negative. Of the two zeros, a checksum is the one that a sender would write.
+    let checksum = !checksum::full(&[sum(after).to_ne_bytes(), (!error).to_ne_bytes()].concat(), 0);
+    let checksum = if checksum == 0xffff { 0 } else { checksum };
+    after[at..at + 2].copy_from_slice(&checksum.to_ne_bytes());
 }
 
 /// What the checksums of a frame, the IP header's and TCP's, are wrong by: 0 where they hold.

@@ -14,6 +14,7 @@ use router_common::abi::reason::PacketReason;
 use router_common::path::Verdict;
 use router_common::path::memory::MemoryFlows;
 
+use super::error;
 use super::ip::Ip;
 
 /// What is believed beyond a window or beyond what was seen sent.
@@ -106,6 +107,15 @@ fn take_apart(frame: &[u8]) -> Result<Parts<'_>, PacketReason> {
     Ok(Parts { ip, source, destination, tcp, datagram_length, payload_length })
 }
 
+/// Source and destination of a header that leads to TCP.
+pub fn read_header(ip: Ip, header: &[u8]) -> Result<(IpAddr, IpAddr), PacketReason> {
+    let (_, source, destination) = match ip {
+        Ip::V4 => read_ipv4(header)?,
+        Ip::V6 => read_ipv6(header)?,
+    };
+    Ok((source, destination))
+}
+
 type Addresses = (Ip, IpAddr, IpAddr);
 
 fn read_ipv4(datagram: &[u8]) -> Result<Addresses, PacketReason> {
@@ -168,11 +178,11 @@ fn last(options: &[(u8, usize, usize)], fits: impl Fn(u8, usize) -> bool) -> Opt
     matching.next_back().map(|(_, at, length)| (*at, *length))
 }
 
-fn read(frame: &[u8], at: usize) -> u32 {
+pub fn read(frame: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(frame[at..at + 4].try_into().unwrap())
 }
 
-fn write(frame: &mut [u8], at: usize, value: u32) {
+pub fn write(frame: &mut [u8], at: usize, value: u32) {
     frame[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
 
@@ -181,6 +191,11 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
     let stays = |verdict, marks| Expected { verdict, frame: frame.to_vec(), marks };
     let parts = match take_apart(frame) {
         Ok(parts) => parts,
+        Err(PacketReason::NotTcp) => {
+            let ip = Ip::of(frame).expect("it was read as IP");
+            let (verdict, frame) = error::expect(table, ip, frame);
+            return Expected { verdict, frame, marks: None };
+        }
         Err(reason) => return stays(Verdict::Pass(reason), None),
     };
     let ip = parts.ip;
@@ -263,6 +278,13 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
         }
     }
 
+    let hop = &table.next_hops[translation.next_hop.get() as usize];
+    let mtu = hop.mtu.get();
+    if mtu != 0 && parts.datagram_length > mtu as usize {
+        let (verdict, frame) = error::expect_too_long(ip, frame, mtu);
+        return Expected { verdict, frame, marks: Some(marks) };
+    }
+
     let Some(options) = walk(tcp.options()) else {
         return stays(Verdict::Drop(PacketReason::BadTcpOptions), Some(marks));
     };
@@ -291,7 +313,6 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
         }
     }
 
-    let hop = &table.next_hops[translation.next_hop.get() as usize];
     for (at, word) in hop.ethernet.iter().enumerate() {
         out[4 * at..4 * at + 4].copy_from_slice(&word.get().to_ne_bytes());
     }

@@ -35,13 +35,22 @@ pub struct Route {
     pub gateway: IpAddr,
 }
 
+/// An interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Some have no Ethernet address.
+    pub mac: Option<Mac>,
+    /// Bytes from the IP header on; 0 where the kernel does not say.
+    pub mtu: u32,
+}
+
 /// A change that the kernel tells of, or an answer to a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// `mac` is `None` where the neighbour's address is not (or no longer) known.
     Neighbour { interface: u32, address: IpAddr, mac: Option<Mac> },
-    /// An interface and its Ethernet address, if it has one.
-    Link { interface: u32, mac: Option<Mac> },
+    /// An interface; `None` where it is gone.
+    Link { interface: u32, link: Option<Link> },
     /// Some route has changed.
     Routes,
     /// Events were lost: everything may have changed.
@@ -229,14 +238,18 @@ fn read_event(message: RouteNetlinkMessage) -> Option<Event> {
         RouteNetlinkMessage::NewNeighbour(message) => read_neighbour(&message, true),
         RouteNetlinkMessage::DelNeighbour(message) => read_neighbour(&message, false),
         RouteNetlinkMessage::NewLink(message) => {
-            let mac = message.attributes.iter().find_map(|attribute| match attribute {
-                LinkAttribute::Address(bytes) => Mac::try_from(bytes.as_slice()).ok(),
-                _ => None,
-            });
-            Some(Event::Link { interface: message.header.index, mac })
+            let mut link = Link::default();
+            for attribute in &message.attributes {
+                match attribute {
+                    LinkAttribute::Address(bytes) => link.mac = Mac::try_from(bytes.as_slice()).ok(),
+                    LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+                    _ => {}
+                }
+            }
+            Some(Event::Link { interface: message.header.index, link: Some(link) })
         }
         RouteNetlinkMessage::DelLink(message) => {
-            Some(Event::Link { interface: message.header.index, mac: None })
+            Some(Event::Link { interface: message.header.index, link: None })
         }
         RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => Some(Event::Routes),
         _ => None,
@@ -297,15 +310,15 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_names_the_loopback_interface() {
+    fn a_dump_names_the_loopback_interface_and_its_mtu() {
         let mut links = Vec::new();
         let collect = |event| {
-            if let Event::Link { interface, .. } = event {
-                links.push(interface);
+            if let Event::Link { interface, link: Some(link) } = event {
+                links.push((interface, link.mtu));
             }
         };
         Netlink::open().unwrap().dump(collect).unwrap();
-        assert!(links.contains(&1));
+        assert!(links.iter().any(|(interface, mtu)| *interface == 1 && *mtu > 1_000), "{links:?}");
     }
 
     #[test]

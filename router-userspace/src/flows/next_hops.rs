@@ -15,7 +15,7 @@ use router_common::abi::next_hop::{AF_INET, AF_INET6, NextHop};
 use router_common::abi::reason::RelayReason;
 
 use super::mapped::Mapped;
-use super::netlink::{Changes, Event, Mac, Netlink, Route};
+use super::netlink::{Changes, Event, Link, Mac, Netlink, Route};
 
 /// Entry 0 is never used, so that an empty flow cannot point to a real one.
 const FIRST: u32 = 1;
@@ -42,7 +42,7 @@ struct Inner {
     used: u32,
     routes: HashMap<IpAddr, (Route, Instant)>,
     neighbours: HashMap<(u32, IpAddr), Mac>,
-    links: HashMap<u32, Mac>,
+    links: HashMap<u32, Link>,
 }
 
 impl NextHopTable {
@@ -215,24 +215,26 @@ impl Inner {
             Event::Neighbour { interface, address, mac: None } => {
                 self.neighbours.remove(&(interface, address));
             }
-            Event::Link { interface, mac: Some(mac) } => {
-                self.links.insert(interface, mac);
+            Event::Link { interface, link: Some(link) } => {
+                self.links.insert(interface, link);
             }
-            Event::Link { interface, mac: None } => {
+            Event::Link { interface, link: None } => {
                 self.links.remove(&interface);
             }
             Event::Routes | Event::Overrun => self.routes.clear(),
         }
     }
 
-    /// Writes what is known of a neighbour into its entry.
+    /// Writes what is known of a neighbour, and of the interface that leads to it, into its entry.
     fn resolve(&self, entry: &NextHop, key: (u32, IpAddr)) {
-        let (Some(neighbour), Some(own)) = (self.neighbours.get(&key), self.links.get(&key.0)) else {
+        let link = self.links.get(&key.0).copied().unwrap_or_default();
+        entry.mtu.set(link.mtu);
+        let (Some(neighbour), Some(own)) = (self.neighbours.get(&key), link.mac) else {
             return entry.resolved.set(0);
         };
         let mut addresses = [0; 12];
         addresses[..6].copy_from_slice(neighbour);
-        addresses[6..].copy_from_slice(own);
+        addresses[6..].copy_from_slice(&own);
         let words = [0, 4, 8].map(|at| {
             u32::from_ne_bytes([addresses[at], addresses[at + 1], addresses[at + 2], addresses[at + 3]])
         });

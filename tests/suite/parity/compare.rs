@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, Side};
+use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
 use router_common::path::{self, Verdict};
 use support::Datapath;
@@ -36,7 +37,8 @@ pub fn compare(datapath: &Datapath, table: &MemoryFlows, frame: &[u8]) {
         }
         None => began,
     };
-    let host = table.clone();
+    // As full as the kernel's, which was filled just now.
+    let host = MemoryFlows { answer_budget: AnswerBudget::default(), ..table.clone() };
     let mut packet = Frame(frame.to_vec());
     let verdict = path::carry(&mut packet, &host, &StoppedClock(now));
 
@@ -69,7 +71,7 @@ fn action(verdict: Verdict) -> i32 {
     match verdict {
         Verdict::Pass(_) => TC_ACT_UNSPEC,
         Verdict::Drop(_) => TC_ACT_SHOT,
-        Verdict::Redirect { .. } | Verdict::Resolve { .. } => TC_ACT_REDIRECT,
+        Verdict::Redirect { .. } | Verdict::Resolve { .. } | Verdict::Report { .. } => TC_ACT_REDIRECT,
     }
 }
 

@@ -25,6 +25,7 @@ fn story(ip: Ip) {
     for hop in &table.next_hops {
         // Back to where they came from.
         hop.interface.set(Link::index(Link::FAR).unwrap());
+        hop.mtu.set(9_000);
     }
     datapath.hold(&table).unwrap();
     let far = Link::address(Link::FAR).unwrap();

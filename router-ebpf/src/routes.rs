@@ -1,0 +1,72 @@
+//! The routes of `router_common::path`, each a function with a stack frame of its own: the verifier adds up the frames along calls and permits
+//! 512 bytes, so the ordinary route returns before a rarer one is called.
+
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::programs::TcContext;
+use router_common::path::parse::Version;
+use router_common::path::{Rare, carry_ordinary, carry_rare};
+
+use crate::egress;
+use crate::flows::KernelFlows;
+use crate::packet::Skb;
+
+/// Takes the packet along the route that it needs. Returns what the kernel shall do with it.
+#[inline(always)]
+pub fn carry(skb: *mut __sk_buff) -> i32 {
+    let left = ordinary(skb);
+    let mtu = left as u32;
+    match left >> 32 {
+        0 => left as i32,
+        ICMP_V4 => icmp_v4(skb),
+        ICMP_V6 => icmp_v6(skb),
+        TOO_LONG_V4 => too_long_v4(skb, mtu),
+        _ => too_long_v6(skb, mtu),
+    }
+}
+
+// A register's high half names the route that goes on, and the low half holds its MTU. With 0 in the high half, the packet has arrived.
+const ICMP_V4: u64 = 1;
+const ICMP_V6: u64 = 2;
+const TOO_LONG_V4: u64 = 3;
+const TOO_LONG_V6: u64 = 4;
+
+#[inline(never)]
+fn ordinary(skb: *mut __sk_buff) -> u64 {
+    let ctx = TcContext::new(skb);
+    let mut packet = Skb::new(&ctx);
+    packet.make_headers_linear();
+    match carry_ordinary(&mut packet, &KernelFlows, &KernelFlows) {
+        Ok(verdict) => egress::act(&ctx, verdict) as u32 as u64,
+        Err(Rare::Icmp(Version::V4)) => ICMP_V4 << 32,
+        Err(Rare::Icmp(Version::V6)) => ICMP_V6 << 32,
+        Err(Rare::TooLong { version: Version::V4, mtu }) => TOO_LONG_V4 << 32 | mtu as u64,
+        Err(Rare::TooLong { version: Version::V6, mtu }) => TOO_LONG_V6 << 32 | mtu as u64,
+    }
+}
+
+#[inline(never)]
+fn icmp_v4(skb: *mut __sk_buff) -> i32 {
+    rare(skb, Rare::Icmp(Version::V4))
+}
+
+#[inline(never)]
+fn icmp_v6(skb: *mut __sk_buff) -> i32 {
+    rare(skb, Rare::Icmp(Version::V6))
+}
+
+#[inline(never)]
+fn too_long_v4(skb: *mut __sk_buff, mtu: u32) -> i32 {
+    rare(skb, Rare::TooLong { version: Version::V4, mtu })
+}
+
+#[inline(never)]
+fn too_long_v6(skb: *mut __sk_buff, mtu: u32) -> i32 {
+    rare(skb, Rare::TooLong { version: Version::V6, mtu })
+}
+
+#[inline(always)]
+fn rare(skb: *mut __sk_buff, rare: Rare) -> i32 {
+    let ctx = TcContext::new(skb);
+    let verdict = carry_rare(&mut Skb::new(&ctx), &KernelFlows, &KernelFlows, rare);
+    egress::act(&ctx, verdict)
+}
