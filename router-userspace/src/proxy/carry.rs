@@ -34,6 +34,7 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
         session,
         answered,
         first,
+        request_complete,
         head_len,
         surplus_len,
         at_once,
@@ -79,10 +80,11 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
     let mut timer = (answered == 0).then(|| ResponseTimer::start(counters));
 
     let patience = Patience { idle: settings.idle_timeout, half_closed: settings.half_closed_timeout };
-    let mut bytes = (received, answered);
+    let (mut bytes, mut request_complete) = ((received, answered), request_complete);
     let (relay, owned, ending) = loop {
         let Held { client, instance, unsent, owned } = held;
-        let parts = Parts { client, instance, unsent: (!unsent.is_empty()).then_some(unsent), bytes };
+        let unsent = (!unsent.is_empty()).then_some(unsent);
+        let parts = Parts { client, instance, unsent, bytes, request_complete };
         let Ok(mut relay) = Relay::new(parts, patience, fate.watch.take(), insertion.take()) else {
             return lost(listener);
         };
@@ -101,7 +103,7 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
         timer = relay.take_timer();
         let (left, watch) = relay.into_parts();
         let Parts { client, instance, unsent, .. } = left;
-        (bytes, fate.watch) = (left.bytes, watch);
+        (bytes, request_complete, fate.watch) = (left.bytes, left.request_complete, watch);
         let unsent = unsent.unwrap_or_else(Buffer::take);
         let surplus = (0, unsent.pending().len());
         match hand_off(listener, Held { client, instance, unsent, owned }, surplus, rule) {
@@ -118,7 +120,7 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
     }
     let reason = fate.ended(listener);
     record.end(&settings.name, How::Relayed { reason: reason.name(), ending: ending.name() }, relay.bytes());
-    let (discards_request, unanswered) = (relay.discards_request(), relay.bytes().1 == 0);
+    let (leaves_unread, unanswered) = (relay.leaves_unread(), relay.bytes().1 == 0);
     let (Parts { client, instance, .. }, _) = relay.into_parts();
     match ending {
         Ending::ClientReset | Ending::Idle => instance.reset(),
@@ -128,7 +130,7 @@ pub(super) async fn carry(listener: &Listener, client: Endpoint, reached: Reache
     drop(owned);
     match ending {
         // Closing with bytes unread would reset the connection and could take the response with it.
-        Ending::Closed if discards_request => refuse::linger(client).await,
+        Ending::Closed if leaves_unread => refuse::linger(client).await,
         Ending::Closed => {}
         Ending::ClientReset | Ending::Idle => client.reset(),
         Ending::InstanceReset if !unanswered => refuse::deliver_then_reset(client).await,

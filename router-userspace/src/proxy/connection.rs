@@ -21,7 +21,7 @@ use super::connect::{Connected, ForHandoff, connect};
 use super::cookies;
 use super::endpoint::Endpoint;
 use super::head::{FirstBytes, HeadFailure, read_head};
-use super::http::fields::Framing;
+use super::http::fields::{Framing, Upgrade};
 use super::http::rewrite::rewrite;
 use super::http::scan::Scanner;
 use super::http::{self, HttpHead};
@@ -97,6 +97,8 @@ pub(super) struct Reached {
     /// Length of the head as the client sent it.
     pub(super) head_len: usize,
     pub(super) surplus_len: usize,
+    /// Whether the client has announced that nothing follows this (RFC 9112 §9.6).
+    pub(super) request_complete: bool,
     /// Bytes that the client has been sent already.
     pub(super) answered: u64,
     /// Why the head alone calls for a handoff, if it does.
@@ -133,7 +135,12 @@ async fn reach_by_head(
     outgoing.append(&placed.announcement(client, endpoint));
     rewrite(first.head(), &head, settings.forwarded_for.then_some(client.ip()), outgoing.as_vec());
     outgoing.append(first.surplus());
-    Ok(Reached { set_cookie, at_once: offload::at_once(settings, &head), ..placed.reached(&first, outgoing) })
+    Ok(Reached {
+        set_cookie,
+        at_once: offload::at_once(settings, &head),
+        request_complete: is_complete(&head, first.surplus()),
+        ..placed.reached(&first, outgoing)
+    })
 }
 
 /// Parses a ClientHello, decides and connects. The instance gets the ClientHello as it came.
@@ -185,6 +192,7 @@ impl Placed {
             first: outgoing,
             head_len: first.head_len,
             surplus_len: first.surplus().len(),
+            request_complete: false,
             at_once: None,
             connecting: self.connecting,
             set_cookie: None,
@@ -217,6 +225,16 @@ async fn place(
             Err(error) => choice.failed(&candidate, &error)?,
         }
     }
+}
+
+/// Whether the request is here to its end, and the client will send no other (`Connection: close`, RFC 9112 §9.6).
+fn is_complete(head: &HttpHead<'_>, surplus: &[u8]) -> bool {
+    let body = match head.fields.framing {
+        Framing::NoBody => 0,
+        Framing::Length(length) => length,
+        Framing::Chunked => return false,
+    };
+    !head.fields.keep_alive && head.fields.upgrade == Upgrade::None && surplus.len() as u64 == body
 }
 
 /// Counts further requests that are here already, and refuses them if the listener says so.

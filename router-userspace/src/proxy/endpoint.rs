@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::{SockRef, Socket};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::buffer::Buffer;
@@ -110,6 +110,17 @@ impl Endpoint {
         }
     }
 
+    /// Joins the runtime where it is. For a moment the socket has two descriptors.
+    fn join(&mut self) -> io::Result<&mut TcpStream> {
+        if let Self::Detached(socket) = self {
+            *self = Self::Registered(TcpStream::from_std(socket.try_clone()?.into())?);
+        }
+        match self {
+            Self::Registered(stream) => Ok(stream),
+            Self::Detached(_) => Err(io::Error::other("the socket has not joined the runtime")),
+        }
+    }
+
     fn stream(&self) -> io::Result<&TcpStream> {
         match self {
             Self::Registered(stream) => Ok(stream),
@@ -136,9 +147,9 @@ impl Endpoint {
         let _ = self.socket().set_linger(Some(Duration::ZERO));
     }
 
-    /// Receives what is there, or asks to be woken.
+    /// Receives what is there, or asks to be woken. Joins the runtime, if it has not yet.
     pub fn poll_receive(&mut self, cx: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
-        let Self::Registered(stream) = self else { return Poll::Ready(self.stream().map(|_| 0)) };
+        let stream = self.join()?;
         let mut read = ReadBuf::uninit(buffer.spare());
         ready!(Pin::new(stream).poll_read(cx, &mut read))?;
         let count = read.filled().len();
@@ -147,19 +158,22 @@ impl Endpoint {
         Poll::Ready(Ok(count))
     }
 
-    /// Sends as much as the socket takes, or asks to be woken. With `end_follows` the kernel waits for the end, so that both
-    /// share a segment.
+    /// Sends as much as the socket takes, or asks to be woken; joins the runtime only for that. With `end_follows` the kernel waits for the end,
+    /// so that both share a segment.
     pub fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
         bytes: &[u8],
         end_follows: bool,
     ) -> Poll<io::Result<usize>> {
-        let Self::Registered(stream) = self else { return Poll::Ready(self.stream().map(|_| 0)) };
-        if !end_follows {
-            return Pin::new(stream).poll_write(cx, bytes);
+        let flags = if end_follows { libc::MSG_MORE | libc::MSG_NOSIGNAL } else { libc::MSG_NOSIGNAL };
+        if let Self::Detached(socket) = self {
+            match socket.send_with_flags(bytes, flags) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return Poll::Ready(sent),
+            }
         }
-        let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL;
+        let stream = self.join()?;
         loop {
             ready!(stream.poll_write_ready(cx))?;
             let send = || SockRef::from(&*stream).send_with_flags(bytes, flags);

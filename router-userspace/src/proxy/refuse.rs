@@ -133,6 +133,8 @@ async fn send_and_linger(mut client: Endpoint, mut answer: &[u8]) -> std::io::Re
 
 /// Ends a connection whose last bytes are on their way while the client may still be sending.
 pub async fn linger(client: Endpoint) {
+    // Fails only if the connection is gone.
+    let _ = client.socket().shutdown(std::net::Shutdown::Write);
     let _ = timeout(LINGER, discard(client, LINGER_BYTES)).await;
 }
 

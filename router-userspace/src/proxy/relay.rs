@@ -24,6 +24,9 @@ use super::offload::{Trigger, Watch};
 use super::response_timer::ResponseTimer;
 use super::sockopt;
 
+/// How long the client of a complete request is not listened to. Most responses are there earlier, and then the client's socket need never
+/// join the runtime.
+const UNHEARD: Duration = Duration::from_millis(10);
 /// How often a pausing relay looks whether the peers have acknowledged enough.
 const PAUSE_POLL: Duration = Duration::from_millis(1);
 
@@ -78,6 +81,9 @@ pub struct Parts {
     pub unsent: Option<Buffer>,
     /// Bytes received so far from the client, those of `unsent` included, and from the instance.
     pub bytes: (u64, u64),
+    /// Whether the client has announced that nothing follows its request (`Connection: close`, RFC 9112 §9.6): the end of the response is the
+    /// end of the connection.
+    pub request_complete: bool,
 }
 
 /// A pair of sockets, and what is on its way between them.
@@ -96,6 +102,10 @@ pub struct Relay {
     insertion: Option<HeadInsertion>,
     inserted: Option<Insertion>,
     last_moved: Instant,
+    /// Whether the client has announced that nothing follows, and has kept to it so far.
+    request_complete: bool,
+    /// From when on such a client is listened to: it may give up.
+    hears_client: Option<Instant>,
     gave_up: bool,
     /// Stopped by the first byte of the response.
     timer: Option<ResponseTimer>,
@@ -110,9 +120,11 @@ impl Relay {
         watch: Option<Watch>,
         insertion: Option<HeadInsertion>,
     ) -> io::Result<Self> {
-        let Parts { client, instance, unsent, bytes } = parts;
+        let Parts { client, instance, unsent, bytes, request_complete } = parts;
+        let now = Instant::now();
+        let hears_client = request_complete.then(|| now + UNHEARD);
         Ok(Self {
-            client: client.register()?,
+            client: if request_complete { client } else { client.register()? },
             instance: instance.register()?,
             request: Direction { buffer: unsent, bytes: bytes.0, phase: Phase::Open },
             response: Direction { buffer: None, bytes: bytes.1, phase: Phase::Open },
@@ -120,7 +132,9 @@ impl Relay {
             watch,
             insertion,
             inserted: None,
-            last_moved: Instant::now(),
+            last_moved: now,
+            request_complete,
+            hears_client,
             gave_up: false,
             timer: None,
         })
@@ -139,8 +153,8 @@ impl Relay {
     /// Takes the relay apart. Everything is there when [`Step::HandOff`] was returned.
     pub fn into_parts(self) -> (Parts, Option<Watch>) {
         let bytes = self.bytes();
-        let Self { client, instance, request, watch, .. } = self;
-        (Parts { client, instance, unsent: request.buffer, bytes }, watch)
+        let Self { client, instance, request, request_complete, watch, .. } = self;
+        (Parts { client, instance, unsent: request.buffer, bytes, request_complete }, watch)
     }
 
     /// Bytes received from the client and from the instance.
@@ -153,9 +167,14 @@ impl Relay {
         self.inserted
     }
 
-    /// Whether the instance stopped reading before the client stopped sending.
-    pub fn discards_request(&self) -> bool {
-        self.request.phase == Phase::Discarding
+    /// Whether the client sends, or may, what nobody has read: because the instance stopped reading before the client stopped sending, or because
+    /// more came than was announced.
+    pub fn leaves_unread(&self) -> bool {
+        match self.request.phase {
+            Phase::Discarding => true,
+            Phase::Open => sockopt::unread(self.client.as_fd()).is_ok_and(|bytes| bytes > 0),
+            Phase::Ended | Phase::Broken | Phase::Closed => false,
+        }
     }
 
     /// Whether a handoff was wanted, but the peers would not acknowledge what they had been sent.
@@ -182,6 +201,8 @@ impl Relay {
                 if now >= self.last_moved + self.allowed_idle() {
                     return Poll::Ready(Step::End(Ending::Idle));
                 }
+                // What there is to hear is received right below.
+                self.hears_client.take_if(|from| now >= *from);
                 if let Some(watch) = &mut self.watch {
                     watch.tick(now);
                 }
@@ -201,10 +222,8 @@ impl Relay {
     /// When the timer has something to do. An earlier end of the connection never waits for it.
     fn next_look(&self, now: Instant) -> Instant {
         let idle = self.last_moved + self.allowed_idle();
-        match self.watch.as_ref().and_then(|watch| watch.next_look(now)) {
-            Some(watch) => idle.min(watch),
-            None => idle,
-        }
+        let watch = self.watch.as_ref().and_then(|watch| watch.next_look(now));
+        [watch, self.hears_client].into_iter().flatten().fold(idle, Instant::min)
     }
 
     /// Moves what can be moved; `None` when all that is left is to wait.
@@ -219,6 +238,7 @@ impl Relay {
                 // The instance reads no more, but its response may be on the way.
                 self.request.buffer = None;
                 self.request.phase = Phase::Discarding;
+                self.hears_client = None;
                 again = true;
             }
             match self.pump_response(cx) {
@@ -229,6 +249,7 @@ impl Relay {
             }
             match (self.request.phase, self.response.phase) {
                 (Phase::Closed | Phase::Discarding, Phase::Closed) => return Some(Step::End(Ending::Closed)),
+                (_, Phase::Closed) if self.request_complete => return Some(Step::End(Ending::Closed)),
                 (Phase::Open, Phase::Open) => {}
                 // Packets of a connection that is closing are not worth it. What was held for a handoff goes on.
                 _ => again |= self.stop_watching(),
@@ -252,14 +273,24 @@ impl Relay {
     }
 
     fn pump_request(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Fault>> {
-        let Self { client, instance, request, response, watch, last_moved, .. } = self;
+        let Self {
+            client,
+            instance,
+            request,
+            response,
+            request_complete,
+            hears_client,
+            watch,
+            last_moved,
+            ..
+        } = self;
         loop {
             // Bytes of a second request are for the packet path to send, so that the response takes it too.
             if watch.as_ref().is_some_and(|watch| watch.holds_request()) {
                 return None;
             }
             match request.flush(cx, instance, response.phase, last_moved)? {
-                Ok(()) if request.phase == Phase::Closed => return Some(Ok(())),
+                Ok(()) if request.phase == Phase::Closed || hears_client.is_some() => return Some(Ok(())),
                 Ok(()) => {}
                 Err(fault) => return Some(Err(fault)),
             }
@@ -269,6 +300,7 @@ impl Relay {
             match request.receive(cx, client, last_moved)? {
                 Ok(0) => {}
                 Ok(_) => {
+                    *request_complete = false;
                     if let Some(watch) = watch {
                         watch.client_sent(client.as_fd(), request.bytes);
                     }
@@ -280,10 +312,21 @@ impl Relay {
 
     fn pump_response(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Fault>> {
         let Self {
-            client, instance, request, response, watch, insertion, inserted, last_moved, timer, ..
+            client,
+            instance,
+            request,
+            response,
+            request_complete,
+            watch,
+            insertion,
+            inserted,
+            last_moved,
+            timer,
+            ..
         } = self;
         loop {
-            match response.flush(cx, client, request.phase, last_moved)? {
+            let request_phase = if *request_complete { Phase::Closed } else { request.phase };
+            match response.flush(cx, client, request_phase, last_moved)? {
                 Ok(()) if response.phase == Phase::Closed => return Some(Ok(())),
                 Ok(()) => {}
                 Err(fault) => return Some(Err(fault)),

@@ -97,6 +97,14 @@ pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// Bytes that have come and that nobody has read.
+pub fn unread(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: FIONREAD on a socket writes one int.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &mut count) })?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
 fn set(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let length = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the kernel reads one int, which pointer and length describe.

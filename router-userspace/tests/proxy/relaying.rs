@@ -310,3 +310,83 @@ fn stopping_lets_relayed_connections_finish() {
     assert_eq!(reading.join().unwrap(), " whole");
     assert!(TcpStream::connect(proxy.address).is_err(), "nobody listens any more");
 }
+
+#[test]
+fn a_client_may_finish_behind_its_last_request() {
+    let instance = instance(|mut connection| {
+        read_head(&mut connection);
+        // Later than most responses: the proxy has noticed the end.
+        thread::sleep(Duration::from_millis(100));
+        connection.write_all(b"answer").unwrap();
+    });
+    let proxy = proxy([instance]).start();
+    let mut client = proxy.connect();
+    client.write_all(get("/last").as_bytes()).unwrap();
+    finish(&client);
+    assert_eq!(read_to_end(&mut client), "answer");
+    proxy.wait_until_idle();
+}
+
+#[test]
+fn a_client_that_gives_up_its_last_request_is_noticed() {
+    let (ended, receiver) = mpsc::channel();
+    let instance = instance(move |mut connection| {
+        read_head(&mut connection);
+        ended.send(read_until_broken(&mut connection).1).unwrap();
+    });
+    let proxy = proxy([instance]).start();
+    let mut client = proxy.connect();
+    client.write_all(get("/last").as_bytes()).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    abort(client);
+    assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), Some(ErrorKind::ConnectionReset));
+    proxy.wait_until_idle();
+}
+
+#[test]
+fn what_a_client_sends_behind_its_last_request_does_not_cost_it_the_answer() {
+    let body = pattern(100_000);
+    let answer = body.clone();
+    let (reached, receiver) = mpsc::channel();
+    let (go, gone) = mpsc::channel();
+    let gone = std::sync::Mutex::new(gone);
+    let instance = instance(move |mut connection| {
+        read_head(&mut connection);
+        reached.send(()).unwrap();
+        gone.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+        connection.write_all(&answer).unwrap();
+        finish(&connection);
+        // Unread bytes would make the instance reset its connection.
+        read_until_broken(&mut connection);
+    });
+    let proxy = proxy([instance]).start();
+    for _ in 0..20 {
+        let mut client = proxy.connect();
+        client.write_all(get("/last").as_bytes()).unwrap();
+        receiver.recv_timeout(PATIENCE).unwrap();
+        client.write_all(get("/last").as_bytes()).unwrap();
+        go.send(()).unwrap();
+        let (received, ended) = read_until_broken(&mut client);
+        assert_eq!(ended, None, "{} bytes came before the reset", received.len());
+        assert!(received == body);
+    }
+    proxy.wait_until_idle();
+}
+
+#[test]
+fn the_answer_to_a_last_request_may_be_longer_than_what_the_client_takes_at_once() {
+    let body = pattern(20_000_000);
+    let answer = body.clone();
+    let instance = instance(move |mut connection| {
+        read_head(&mut connection);
+        connection.write_all(&answer).unwrap();
+    });
+    let proxy = proxy([instance]).start();
+    let mut client = proxy.connect();
+    client.write_all(get("/last").as_bytes()).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    let (received, ended) = read_until_broken(&mut client);
+    assert_eq!(ended, None);
+    assert!(received == body);
+    proxy.wait_until_idle();
+}

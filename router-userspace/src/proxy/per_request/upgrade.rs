@@ -54,6 +54,7 @@ pub(super) async fn carry_on(listener: &Listener, mut client: TcpStream, rest: &
     let mut first = Buffer::take();
     first.append(rest);
     let reached = Reached {
+        request_complete: false,
         instance: Endpoint::Registered(instance),
         source_port,
         session,
