@@ -7,6 +7,7 @@ mod arguments;
 mod configuration;
 mod control;
 mod datapath;
+mod exemption;
 mod heads;
 mod listeners;
 mod log;
@@ -28,6 +29,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub use arguments::{Arguments, LogFormat};
 
 use configuration::{Configuration, Parts};
+use exemption::Exemption;
 use heads::Heads;
 
 use crate::config::{self, ConfigErrors, Plan, Problems, Running, running::Started};
@@ -106,7 +108,9 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     let ports = Arc::new(PortAllocator::new(datapath.source_ports.clone()));
     let (flows, datapath_state) =
         datapath::load(&datapath, &listeners, &table.load(), &ports, arguments.replace);
-    if flows.is_some() {
+    let exemption = flows.as_ref().map(|_| Arc::new(Exemption::prepare(&datapath)));
+    if let Some(exemption) = &exemption {
+        exemption.install(&listeners, &table.load());
         reserve_ports(&ports);
     }
 
@@ -155,10 +159,13 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         context,
         heads: Arc::clone(&heads),
         listeners: Arc::clone(&shown_listeners),
-        datapath: datapath.clone(),
+        exemption: exemption.clone(),
     };
     let configuration = Arc::new(Configuration::new(parts, running, listeners));
     runtime.spawn(reports::end_leases(Arc::clone(&configuration)));
+    if let Some(exemption) = &exemption {
+        runtime.spawn(exemption::watch(Arc::clone(exemption), Arc::clone(&configuration)));
+    }
     let reports = reports_listen
         .map(|listen| {
             let registry: Arc<dyn reports::Registry> = Arc::<Configuration>::clone(&configuration);
@@ -186,7 +193,9 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     preloading.abort();
     end(&runtime, workers, arguments.stop_timeout)?;
     remembered::save_and_log(&table.load(), &sessions_file);
-    datapath::end(&datapath, flows.as_deref());
+    if let (Some(exemption), Some(flows)) = (&exemption, &flows) {
+        exemption.end(&**flows);
+    }
     // Does not wait for workers that a second signal has given up on.
     runtime.shutdown_background();
     drop(control);

@@ -127,10 +127,15 @@ fn an_instance_that_falls_silent_gets_nothing_new_within_three_checks() {
 /// A lab whose gateway tracks connections, as one with a stateful firewall does.
 fn tracking_lab() -> TestLab {
     let lab = TestLab::with_backends(4);
+    track_connections(&lab);
+    lab
+}
+
+/// Loads a stateful firewall.
+fn track_connections(lab: &TestLab) {
     let firewall = "table inet firewall { chain input { type filter hook input priority filter; \
                     ct state established accept; }; }";
     assert!(lab.command(Host::Gateway, "nft").arg(firewall).status().unwrap().success());
-    lab
 }
 
 /// One connection of a busy day.
@@ -225,6 +230,21 @@ fn ports_in_use(scene: &Scene) -> u64 {
 fn tables(scene: &Scene) -> String {
     let output = scene.lab.command(Host::Gateway, "nft").args(["list", "tables"]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn only_a_host_that_tracks_connections_is_asked_to_spare_some() {
+    let scene = Scene::with_backends(4);
+    let mut connection = scene.connect(Entry::Handoff);
+    connection.get("/").unwrap();
+    assert!(!tables(&scene).contains("notrack"), "{}", tables(&scene));
+    track_connections(&scene.lab);
+    scene.router.eventually(Duration::from_secs(30), "the exemption is there", |_| {
+        scene.connect(Entry::Handoff).get("/").unwrap();
+        tables(&scene).contains("notrack")
+    });
+    connection.get("/").unwrap();
 }
 
 support::over_both_families! {

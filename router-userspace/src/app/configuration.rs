@@ -11,9 +11,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwap;
 use socket2::Socket;
 
+use super::exemption::Exemption;
 use super::heads::Heads;
-use super::{datapath, listeners};
-use crate::config::{DatapathPlan, Difference, ListenerPlan, Next, Refused, Running};
+use super::listeners;
+use crate::config::{Difference, ListenerPlan, Next, Refused, Running};
 use crate::control::configuration::Configurator;
 use crate::control::protocol::{
     self, Applied, ChangeRequest, Changes, DropRequest, LastReload, ReloadRequest, WriteRequest,
@@ -39,8 +40,16 @@ pub struct Parts {
     pub tokens: Arc<Tokens>,
     /// As the control socket shows them.
     pub listeners: Arc<ArcSwap<Vec<protocol::Listener>>>,
-    /// As it was at the start; it stays until the daemon is started again.
-    pub datapath: DatapathPlan,
+    /// `None` without a packet path.
+    pub exemption: Option<Arc<Exemption>>,
+}
+
+impl Parts {
+    fn exempt_from_tracking(&self, listeners: &[ListenerPlan], table: &RoutingTable) {
+        if let Some(exemption) = &self.exemption {
+            exemption.install(listeners, table);
+        }
+    }
 }
 
 /// The daemon's configuration, exchangeable.
@@ -84,6 +93,13 @@ impl Configuration {
                 );
             }
             Err(refused) => tracing::error!("the configuration is not reloaded: {refused}"),
+        }
+    }
+
+    /// The host has begun to track connections.
+    pub(super) fn exempt_from_tracking(&self) {
+        if let Some(held) = &*self.held() {
+            self.parts.exempt_from_tracking(&held.listeners, &self.parts.table.load());
         }
     }
 
@@ -158,9 +174,7 @@ impl Configuration {
         parts.table.store(Arc::clone(&table));
         if let Some(held) = held {
             parts.prober.install(&table);
-            if parts.context.flows.is_some() {
-                datapath::exempt_from_tracking(&parts.datapath, &held.listeners, &table);
-            }
+            parts.exempt_from_tracking(&held.listeners, &table);
         }
         table
     }
@@ -201,8 +215,8 @@ impl Configuration {
         }
         let moved = held.listeners != plan.listeners;
         held.listeners = plan.listeners;
-        if parts.context.flows.is_some() && (moved || addresses(&before) != addresses(&table)) {
-            datapath::exempt_from_tracking(&parts.datapath, &held.listeners, &table);
+        if moved || addresses(&before) != addresses(&table) {
+            parts.exempt_from_tracking(&held.listeners, &table);
         }
         Ok(())
     }

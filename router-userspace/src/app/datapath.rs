@@ -8,13 +8,12 @@ use std::sync::Arc;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_indextoname};
 
-use crate::config::{DatapathPlan, Interfaces, ListenerPlan, Offload};
+use crate::config::{DatapathPlan, Interfaces, ListenerPlan};
 use crate::core::session::Session;
 use crate::core::table::RoutingTable;
 use crate::flows::kernel::KernelSettings;
 use crate::flows::kernel_table::KernelFlowTable;
 use crate::flows::netlink::{Netlink, interface_towards};
-use crate::flows::notrack::{self, Exempt};
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::FlowTable;
 
@@ -61,7 +60,6 @@ pub fn load(
                 );
             }
             warn_of_super_packets(&flows);
-            exempt_from_tracking(plan, listeners, table);
             (Some(flows), format!("TCX on {interfaces}"))
         }
         Err(error) => without(error.to_string()),
@@ -83,45 +81,6 @@ fn warn_of_super_packets(flows: &KernelFlowTable) {
                 "handed-off IPv6 connections break on packets of more than 64 KiB: set `ip link set {name} gro_max_size 65536`"
             );
         }
-    }
-}
-
-/// Leaves the host as it was found, except for what flows that go on still need.
-pub fn end(plan: &DatapathPlan, flows: Option<&dyn FlowTable>) {
-    if plan.notrack && notrack::is_needed() && flows.is_some_and(FlowTable::is_empty) {
-        let table = notrack::table_name(&plan.pin_dir);
-        if let Err(error) = notrack::remove(&table) {
-            tracing::warn!(%error, "the nftables table {table} stays");
-        }
-    }
-}
-
-/// Without it the daemon works all the same, but entries pile up in the host's connection tracking.
-pub fn exempt_from_tracking(plan: &DatapathPlan, listeners: &[ListenerPlan], table: &RoutingTable) {
-    if !notrack::is_needed() {
-        return;
-    }
-    let name = notrack::table_name(&plan.pin_dir);
-    if !plan.notrack {
-        // An earlier daemon may have been told otherwise. Without nft there is nothing to remove.
-        let _ = notrack::remove(&name);
-        return;
-    }
-    let may_leave = listeners.iter().filter(|listener| listener.offload != Offload::Relay);
-    let exempt = Exempt {
-        vips: may_leave.map(|listener| listener.address).collect(),
-        instances: table.instances().map(|(_, _, instance)| instance.address).collect(),
-        source_ports: plan.source_ports.clone(),
-    };
-    match notrack::install(&name, &exempt) {
-        Ok(()) => tracing::info!(
-            table = name,
-            "connections that may be handed off are exempted from connection tracking (nftables)"
-        ),
-        Err(error) => tracing::warn!(
-            %error,
-            "if this host tracks connections, entries of handed-off ones stay for days; install nftables, or exempt the listeners and `source_ports` by hand (notrack) and set `notrack = false` in [datapath]"
-        ),
     }
 }
 

@@ -17,3 +17,4 @@ mod socket_options;
 mod sockets;
 mod splice;
 pub mod table;
+pub mod tracking;

@@ -13,9 +13,6 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Present where the kernel can track connections in this network namespace.
-const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-
 /// Whose packets are exempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exempt {
@@ -35,14 +32,19 @@ pub enum NotrackError {
     Refused(String),
 }
 
-/// Whether connections may be tracked on this host.
-pub fn is_needed() -> bool {
-    Path::new(CONNTRACK).exists()
-}
-
 /// Installs the table, in place of one of the same name.
 pub fn install(table: &str, exempt: &Exempt) -> Result<(), NotrackError> {
     nft(&ruleset(table, exempt))
+}
+
+/// Whether there is such a table. Without nft there is none.
+pub fn is_installed(table: &str) -> bool {
+    let list = Command::new("nft")
+        .args(["list", "table", "inet", table])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    list.is_ok_and(|status| status.success())
 }
 
 /// Removes the table; fine when there is none.
