@@ -8,6 +8,8 @@ use router_common::wire::tcp::seq_before_eq;
 
 /// After both sides have finished, late retransmissions still find their flow.
 const LINGER: Duration = Duration::from_secs(2);
+/// The same where ports towards the instance run out: a retransmission that comes later is answered by a reset of a connection that is over.
+const LINGER_SCARCE: Duration = Duration::from_millis(250);
 /// After a reset.
 const LINGER_RESET: Duration = Duration::from_secs(1);
 /// Both sides have sent FIN, and one is not acknowledged: the other end is probably gone.
@@ -41,6 +43,11 @@ pub fn fate(flow: &Flow, now: u64, idle_timeout: Duration) -> Fate {
         _ => CLOSING_IDLE.min(idle_timeout),
     };
     if idle(flow, now) > allowed { Fate::Expired } else { Fate::Live }
+}
+
+/// How long a flow that has ended may linger, given how long it may at best, and whether its source port is wanted.
+pub fn linger(at_best: Duration, port_is_wanted: bool) -> Duration {
+    if port_is_wanted { at_best.min(LINGER_SCARCE) } else { at_best }
 }
 
 /// Time since the last packet of either side.
@@ -114,5 +121,12 @@ mod tests {
         flow.progress[0].last_seen.set(10 * SECOND);
         assert_eq!(fate(&flow, 3_610 * SECOND, HOUR), Fate::Live);
         assert_eq!(fate(&flow, 3_611 * SECOND, HOUR), Fate::Expired);
+    }
+
+    #[test]
+    fn a_flow_that_has_ended_lingers_less_where_its_port_is_wanted() {
+        assert_eq!(linger(LINGER, false), LINGER);
+        assert_eq!(linger(LINGER, true), LINGER_SCARCE);
+        assert!(linger(Duration::ZERO, true).is_zero());
     }
 }

@@ -17,7 +17,7 @@ use super::expiry::{self, Fate};
 use super::kernel::{InsertError, Kernel, KernelError, KernelSettings, Opened};
 use super::mapped::Mapped;
 use super::next_hops::NextHopTable;
-use super::ports::PortAllocator;
+use super::ports::{PortAllocator, PortLease};
 use super::raw_reset;
 use super::slots::{Holding, Slots};
 use super::sockets::{self, SocketState, StateError, monotonic_ns};
@@ -145,6 +145,8 @@ impl KernelFlowTable {
                 Fate::Expired => over.push(slot),
                 Fate::Ended(linger) => {
                     holding.session = None;
+                    let wanted = holding.source_port.as_ref().is_some_and(PortLease::is_wanted);
+                    let linger = expiry::linger(linger, wanted);
                     if now.duration_since(*holding.ended.get_or_insert(now)) >= linger {
                         over.push(slot);
                     }
@@ -193,7 +195,9 @@ impl KernelFlowTable {
         (client, instance): (SocketState, SocketState),
         pending: Pending,
     ) -> Result<u32, RelayReason> {
-        splice::compatible(&client, &instance, pending)?;
+        splice::compatible(&client, &instance, pending).inspect_err(|reason| {
+            tracing::debug!(%ends.client, ?client, ?instance, ?pending, reason = reason.name(), "no handoff now");
+        })?;
         let towards = |end: SocketAddr| self.next_hops.towards(end.ip());
         let next_hops = NextHops { to_client: towards(ends.client)?, to_instance: towards(ends.instance)? };
         let slot = self.lock().take(Instant::now()).ok_or(RelayReason::TableFull)?;
@@ -267,7 +271,12 @@ impl FlowTable for KernelFlowTable {
         });
         let slot = match claimed {
             Ok(slot) => slot,
-            Err(reason) => return Err((reason, handoff)),
+            Err(reason) => {
+                if reason == RelayReason::Window {
+                    ask_for_windows(&handoff);
+                }
+                return Err((reason, handoff));
+            }
         };
         let Handoff { client, instance, to_instance, source_port, session, rule, .. } = handoff;
         let holding = Holding { session: Some(session), source_port, rule, ended: None, orphaned: None };
@@ -344,6 +353,14 @@ fn is_live(flow: &Flow) -> bool {
 fn clear(flow: &Flow) {
     for translation in &flow.translations {
         translation.traits.set(0);
+    }
+}
+
+/// A peer's window update may have been lost, and while nothing moves no other comes. Asked, it tells its window once more, and the next attempt goes by that.
+fn ask_for_windows(handoff: &Handoff) {
+    for socket in [&handoff.client, &handoff.instance] {
+        // Without an answer the connection is relayed for longer.
+        let _ = sockets::probe_window(socket);
     }
 }
 

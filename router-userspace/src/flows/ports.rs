@@ -37,6 +37,8 @@ struct Leg {
 
 struct PortQueue {
     free: Mutex<VecDeque<u16>>,
+    /// How many ports there are.
+    size: usize,
 }
 
 impl PortQueue {
@@ -62,6 +64,11 @@ impl PortLease {
     /// The address and port to bind to.
     pub fn source(&self) -> SocketAddr {
         self.source
+    }
+
+    /// Whether most ports towards this instance are in use.
+    pub fn is_wanted(&self) -> bool {
+        self.queue.free().len() < self.queue.size / 4
     }
 }
 
@@ -129,7 +136,7 @@ impl PortAllocator {
                 let start = RandomState::new().hash_one(leg) as usize % free.len();
                 free.rotate_left(start);
             }
-            Arc::new(PortQueue { free: Mutex::new(free) })
+            Arc::new(PortQueue { size: free.len(), free: Mutex::new(free) })
         }))
     }
 }
@@ -243,6 +250,16 @@ mod tests {
         drop(leases);
         assert_eq!(ports.free(SOURCE, instance(1)), 3);
         assert_eq!(ports.used()[0], (SOURCE, instance(1), 0));
+    }
+
+    #[test]
+    fn ports_are_wanted_once_less_than_a_quarter_is_free() {
+        let ports = PortAllocator::new(20_000..=20_007);
+        let mut leases: Vec<_> = (0..6).map(|_| ports.take(SOURCE, instance(1)).unwrap()).collect();
+        assert!(!leases[0].is_wanted());
+        leases.push(ports.take(SOURCE, instance(1)).unwrap());
+        assert!(leases[0].is_wanted());
+        assert!(!ports.take(SOURCE, instance(2)).unwrap().is_wanted(), "another instance has its own ports");
     }
 
     #[test]

@@ -14,7 +14,6 @@ const REST: Duration = Duration::from_millis(10);
 pub struct Holding {
     /// `None` once the flow has ended and only lingers, and for an adopted flow of an unknown instance.
     pub session: Option<Session>,
-    #[expect(dead_code, reason = "returns to its queue when dropped")]
     pub source_port: Option<PortLease>,
     /// Empty for an adopted flow.
     pub rule: String,

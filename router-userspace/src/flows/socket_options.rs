@@ -24,8 +24,12 @@ pub struct TcpInfo {
     /// Low half: the peer's scale; high half: ours.
     pub tcpi_wscales: u8,
     tcpi_rates: u8,
-    /// From `tcpi_rto` to `tcpi_total_retrans`.
-    words: [u32; 24],
+    /// From `tcpi_rto` to `tcpi_last_ack_sent`.
+    words: [u32; 11],
+    /// In ms.
+    pub tcpi_last_data_recv: u32,
+    /// From `tcpi_last_ack_recv` to `tcpi_total_retrans`.
+    more_words: [u32; 12],
     tcpi_pacing_rate: u64,
     tcpi_max_pacing_rate: u64,
     tcpi_bytes_acked: u64,
@@ -33,6 +37,7 @@ pub struct TcpInfo {
     pub tcpi_bytes_received: u64,
 }
 
+const _: () = assert!(std::mem::offset_of!(TcpInfo, tcpi_last_data_recv) == 52);
 const _: () = assert!(std::mem::offset_of!(TcpInfo, tcpi_bytes_received) == 128);
 
 pub fn tcp_info(socket: &impl AsRawFd) -> io::Result<TcpInfo> {

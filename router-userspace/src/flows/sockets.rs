@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use libc::c_int;
 use socket2::SockRef;
@@ -67,6 +68,8 @@ pub struct SocketState {
     pub own_window: u32,
     /// Bytes received in all; `u32::MAX` stands for more.
     pub received: u32,
+    /// For how long the peer has sent no data.
+    pub silent: Duration,
 }
 
 /// Why a socket's state does not allow a handoff.
@@ -117,6 +120,7 @@ pub fn state(socket: &OwnedFd) -> Result<SocketState, StateError> {
         peer_window: windows.snd_wnd,
         own_window: windows.receive_edge().wrapping_sub(rcv_nxt),
         received: info.tcpi_bytes_received.try_into().unwrap_or(u32::MAX),
+        silent: Duration::from_millis(info.tcpi_last_data_recv.into()),
     })
 }
 
@@ -195,7 +199,7 @@ pub fn close_silently(socket: OwnedFd) {
 /// Closes the socket with RST.
 pub fn abort(socket: OwnedFd) {
     // Fails only on a socket that is closed already.
-    let _ = SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO));
+    let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
 }
 
 /// Writes what the send buffer takes. `WouldBlock` where it takes nothing.

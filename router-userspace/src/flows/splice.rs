@@ -5,6 +5,7 @@
 //! side has not is in custody: `ack_cut` and `seq_cut` tell the packet path which packets still belong to the sockets.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use router_common::abi::flow::{
     FLAG_ERASE_TIMESTAMPS, FLAG_IPV6, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Progress, Translation,
@@ -100,6 +101,9 @@ pub struct NextHops {
 /// What a sender sends at once, whatever window it is given: ten segments (RFC 6928), and as many bytes more as it has been
 /// acknowledged (slow start).
 const FIRST_FLIGHT: u32 = 10 * 1460;
+/// A sender that has been silent for longer than its retransmission time-out starts slowly again (RFC 5681 §4.1). Few
+/// time-outs are longer (RFC 6298 §2).
+const SLOW_START_AGAIN: Duration = Duration::from_secs(1);
 /// A receiver discards the one segment that crosses its window's edge, and a sender repairs the loss of one without waiting.
 const ONE_SEGMENT: u32 = 1460;
 
@@ -125,7 +129,8 @@ pub fn compatible(client: &SocketState, instance: &SocketState, pending: Pending
 /// Whether `from` may send so much that it will not fit the window of `to` behind the `held` bytes that are ours to send. It goes by the window
 /// that our socket has given it until the first acknowledgement of `to` reaches it, and nothing tells it of what is discarded.
 fn overruns(from: &SocketState, held: u32, to: &SocketState) -> bool {
-    let flight = from.own_window.min(FIRST_FLIGHT.saturating_add(from.received));
+    let grown = if from.silent > SLOW_START_AGAIN { 0 } else { from.received };
+    let flight = from.own_window.min(FIRST_FLIGHT.saturating_add(grown));
     to.unacked + held + flight > to.peer_window.saturating_add(ONE_SEGMENT)
 }
 
@@ -301,6 +306,14 @@ mod tests {
             "a head that grows a little is within one segment"
         );
         assert_eq!(upload(60_000, 59_900, 50_000), Err(RelayReason::Window));
+        // A client takes less than an instance, which has sent 100 kB without loss, was permitted: it fits once the instance has rested.
+        let narrow = SocketState { peer_window: 104_448, ..socket(0, 0) };
+        let download = |silent| {
+            let instance = SocketState { received: 100_043, own_window: 161_792, silent, ..socket(0, 0) };
+            compatible(&narrow, &instance, NOTHING)
+        };
+        assert_eq!(download(Duration::from_millis(900)), Err(RelayReason::Window));
+        assert_eq!(download(Duration::from_millis(1_200)), Ok(()));
         let reluctant = SocketState { peer_window: 8_000, ..socket(0, 0) };
         assert_eq!(compatible(&reluctant, &instance, NOTHING), Err(RelayReason::Window));
     }
