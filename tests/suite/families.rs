@@ -1,10 +1,9 @@
 //! IPv4 and IPv6 beside one another: what is of one family is handed off, what is of two is relayed, and routes may lead from one to the other.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
 use support::counters::{checksum_errors, paws_drops};
 use support::lab::{Family, Host, Lab};
 use support::{Connection, Curl, Link, Router, TestLab, router};
@@ -141,7 +140,7 @@ fn wildcards_of_both_families_share_a_port_and_each_takes_its_own() {
 #[ignore = "needs root"]
 fn an_interface_that_would_put_too_long_packets_together_is_named_at_the_start() {
     let lab = TestLab::with_backends(1);
-    ip(&lab, Host::Gateway, "link set backends gro_max_size 150000");
+    lab.ip(Host::Gateway, "link set backends gro_max_size 150000");
     let router = both(&lab, VIPS, "");
     let log = router.log();
     assert!(log.contains("ip link set backends gro_max_size 65536"), "{log}");
@@ -216,13 +215,6 @@ status = 451
     assert!(explained.to_string().contains("\"blocked\""), "{explained}");
 }
 
-/// Runs `ip` on a host.
-fn ip(lab: &Lab, host: Host, arguments: &str) {
-    let mut command: Command = lab.command(host, "ip");
-    let output = command.args(arguments.split(' ')).output().expect("ip starts");
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
 /// The link-local address of an interface.
 fn link_local(lab: &Lab, host: Host, interface: &str) -> IpAddr {
     let mut command: Command = lab.command(host, "ip");
@@ -233,37 +225,27 @@ fn link_local(lab: &Lab, host: Host, interface: &str) -> IpAddr {
     address.unwrap_or_else(|| panic!("no link-local address: {text}")).parse().expect("an address")
 }
 
-/// Connects from an address of the client that is not its first.
-fn connect_from(lab: &Lab, source: SocketAddr, target: SocketAddr) -> Connection {
-    let connect = || {
-        let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(Protocol::TCP)).unwrap();
-        socket.bind(&source.into()).unwrap();
-        socket.connect_timeout(&target.into(), Duration::from_secs(10)).unwrap();
-        TcpStream::from(socket)
-    };
-    Connection::over(lab.inside(Host::Client, connect).expect("the lab is up")).unwrap()
-}
-
 #[test]
 #[ignore = "needs root"]
 fn clients_behind_a_router_with_a_link_local_address_are_handed_off_in_both_families() {
     let lab = TestLab::with_backends(1);
     let router = both(&lab, VIPS, "");
     let via = link_local(&lab, Host::Client, "eth0");
-    ip(&lab, Host::Client, "addr add 10.77.9.5/32 dev lo");
-    ip(&lab, Host::Client, "addr add fd77:9::5/128 dev lo nodad");
+    lab.ip(Host::Client, "addr add 10.77.9.5/32 dev lo");
+    lab.ip(Host::Client, "addr add fd77:9::5/128 dev lo nodad");
     // IPv4 may have a next hop of the other family (RFC 8950).
-    ip(&lab, Host::Gateway, &format!("route add 10.77.9.0/24 via inet6 {via} dev client"));
-    ip(&lab, Host::Gateway, &format!("route add fd77:9::/64 via {via} dev client"));
+    lab.ip(Host::Gateway, &format!("route add 10.77.9.0/24 via inet6 {via} dev client"));
+    lab.ip(Host::Gateway, &format!("route add fd77:9::/64 via {via} dev client"));
     for (family, source) in [(Family::V4, "10.77.9.5:0"), (Family::V6, "[fd77:9::5]:0")] {
         let target = SocketAddr::new(family.vip(), 80);
-        let mut connection = connect_from(&lab, source.parse().unwrap(), target);
+        let mut connection =
+            Connection::open_from(&lab, Host::Client, source.parse().unwrap(), target).unwrap();
         for _ in 0..3 {
             assert_eq!(connection.get("/files/64k").unwrap().body.len(), 64 << 10, "{family:?}");
         }
         flow_of(&router, &connection);
         // Nobody answers for the neighbour any more: the kernel finds it again, and no packet is lost.
-        ip(&lab, Host::Gateway, "-6 neigh flush dev client");
+        lab.ip(Host::Gateway, "-6 neigh flush dev client");
         assert_eq!(connection.get("/files/64k").unwrap().body.len(), 64 << 10, "{family:?}");
     }
     assert_eq!(carried(&router), (2, 0), "handed off and relayed");
@@ -279,7 +261,8 @@ fn a_client_with_a_link_local_address_is_relayed_since_that_means_nothing_withou
     let index = lab.inside(Host::Client, || Link::index("eth0")).expect("the lab is up");
     let scope = index.expect("the client has this interface");
     let source = SocketAddr::V6(std::net::SocketAddrV6::new(address, 0, 0, scope));
-    let mut connection = connect_from(&lab, source, SocketAddr::new(Family::V6.vip(), 80));
+    let mut connection =
+        Connection::open_from(&lab, Host::Client, source, SocketAddr::new(Family::V6.vip(), 80)).unwrap();
     let reply = connection.get("/").unwrap().text();
     assert!(reply.contains(&format!("x-forwarded-for: {address}\n")), "{reply}");
     drop(connection);
@@ -304,8 +287,8 @@ fn a_neighbour_that_the_kernel_has_forgotten_is_found_again_without_a_loss() {
         flow_of(&router, &connection);
         let before = unresolved();
         for interface in ["client", "backends"] {
-            ip(&lab, Host::Gateway, &format!("neigh flush dev {interface}"));
-            ip(&lab, Host::Gateway, &format!("-6 neigh flush dev {interface}"));
+            lab.ip(Host::Gateway, &format!("neigh flush dev {interface}"));
+            lab.ip(Host::Gateway, &format!("-6 neigh flush dev {interface}"));
         }
         for _ in 0..3 {
             assert_eq!(connection.get("/files/64k").unwrap().body.len(), 64 << 10, "{family:?}");

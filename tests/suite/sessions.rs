@@ -1,9 +1,10 @@
 //! Sessions stay where they are, resources open where they are loaded, and requests wait when nobody can serve.
 
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use support::lab::{Host, VIP};
+use support::lab::{Family, Host, VIP};
 use support::{Connection, Curl, Router, TestLab, router};
 
 /// Far more than anything here takes.
@@ -102,6 +103,68 @@ fn a_session_stays_on_its_instance_though_it_is_strained_and_rules_now_say_other
     assert_eq!(open(&lab, "/whoami", session).1, home, "a session comes before any rule");
     router.ctl(["rule", "remove", "closed"]);
     assert_eq!(open(&lab, "/whoami", session).1, home);
+}
+
+support::over_both_families! {
+    sessions_by_the_clients_address_stay_and_neighbours_have_sessions_of_their_own
+}
+
+fn sessions_by_the_clients_address_stay_and_neighbours_have_sessions_of_their_own(family: Family) {
+    let lab = TestLab::with_backends(2);
+    lab.ip(Host::Client, "addr add 10.77.1.3/24 dev eth0");
+    lab.ip(Host::Client, "addr add fd77:1::3/64 dev eth0 nodad");
+    let mut site = String::new();
+    for (way, port) in [("handoff", 80), ("auto", 81), ("relay", 82)] {
+        let vip = SocketAddr::new(family.vip(), port);
+        site.push_str(&format!(
+            "[[listener]]\nname = \"{way}\"\naddress = \"{vip}\"\noffload = \"{way}\"\nsession = {{ client_address = true }}\n"
+        ));
+    }
+    site.push_str("[[pool]]\nname = \"maps\"\n");
+    for number in 1..=2 {
+        let address = SocketAddr::new(family.address(Host::Backend(number)), 80);
+        site.push_str(&format!("[[pool.instance]]\nname = \"backend{number}\"\naddress = \"{address}\"\n"));
+    }
+    let mut router = Router::start(&lab, &router::configuration(&lab, "", "", &site));
+    let first = family.address(Host::Client);
+    let second = match family {
+        Family::V4 => "10.77.1.3".parse().unwrap(),
+        Family::V6 => "fd77:1::3".parse().unwrap(),
+    };
+    let connect = |from, port| {
+        let (from, to) = (SocketAddr::new(from, 0), SocketAddr::new(family.vip(), port));
+        let mut connection = Connection::open_from(&lab, Host::Client, from, to).expect("the router accepts");
+        let home = connection.get("/whoami").unwrap().text().trim().to_owned();
+        (connection, home)
+    };
+    for port in [80, 81, 82] {
+        let (mut held, home) = connect(first, port);
+        let (_other, elsewhere) = connect(second, port);
+        assert_ne!(elsewhere, home, "a neighbour is somebody else, and goes where there is room");
+        router.ctl(["instance", "set", &home, "--state", "drain"]);
+        for _ in 0..3 {
+            assert_eq!(connect(first, port).1, home, "the session goes on there");
+            assert_eq!(connect(second, port).1, elsewhere);
+        }
+        assert_eq!(held.get("/whoami").unwrap().text().trim(), home);
+        router.ctl(["instance", "set", &home, "--state", "enable"]);
+    }
+    assert_eq!(router.ctl(["sessions"])["count"], 6, "one for each client and listener");
+    let homes = |router: &Router| {
+        let sessions = router.ctl(["sessions"])["sessions"].clone();
+        let mut homes: Vec<_> = sessions
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| (one["listener"].to_string(), one["id"].to_string(), one["instance"].to_string()))
+            .collect();
+        homes.sort();
+        homes
+    };
+    let before = homes(&router);
+    assert!(router.stop().success());
+    router.restart();
+    assert_eq!(homes(&router), before, "and they are known after a restart");
 }
 
 #[test]

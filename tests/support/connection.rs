@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::Reply;
 use crate::lab::{Host, Lab};
@@ -25,6 +25,17 @@ impl Connection {
             .inside(host, || TcpStream::connect_timeout(&target, PATIENCE))
             .map_err(io::Error::other)??;
         Self::over(stream)
+    }
+
+    /// Connects from an address of `host` that is not its first.
+    pub fn open_from(lab: &Lab, host: Host, source: SocketAddr, target: SocketAddr) -> io::Result<Self> {
+        let connect = || {
+            let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(Protocol::TCP))?;
+            socket.bind(&source.into())?;
+            socket.connect_timeout(&target.into(), PATIENCE)?;
+            Ok::<_, io::Error>(TcpStream::from(socket))
+        };
+        Self::over(lab.inside(host, connect).map_err(io::Error::other)??)
     }
 
     /// Over a stream that is connected already.

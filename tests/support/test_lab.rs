@@ -6,7 +6,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::lab::Lab;
+use crate::lab::{Host, Lab};
 use crate::watchdog::Watchdog;
 
 /// A fresh lab, taken down when the story ends, however it ends. A story that hangs is ended. Stories wait for one another, across processes.
@@ -27,6 +27,16 @@ impl TestLab {
         Lab::down(&name).expect("the remains of an earlier story can be removed");
         let lab = Lab::up(&name, backends).expect("the lab comes up");
         Self { _watchdog: Watchdog::over(&lab), lab, _turn: turn }
+    }
+
+    /// Runs `ip` on a host.
+    ///
+    /// # Panics
+    /// With its complaint, if it fails.
+    pub fn ip(&self, host: Host, arguments: &str) {
+        let mut command = self.command(host, "ip");
+        let output = command.args(arguments.split(' ')).output().expect("ip starts");
+        assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
