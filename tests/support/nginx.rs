@@ -3,11 +3,11 @@
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::lab::{Host, Lab};
+use crate::lab::{Host, Lab, peers};
 
 /// Ended when dropped.
 #[derive(Debug)]
@@ -32,16 +32,8 @@ impl Nginx {
         fs::write(&file, configuration(&directory.display().to_string(), http))
             .expect("a file can be written");
         let log = directory.join("error.log");
-        let nginx = lab
-            .command(host, "nginx")
-            .arg("-c")
-            .arg(file)
-            .args(["-e", "stderr"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(&log).expect("a log can be made"))
-            .spawn();
-        let nginx = Self(nginx.expect("nginx starts"));
+        let log_file = File::create(&log).expect("a log can be made");
+        let nginx = Self(peers::nginx(lab, host, &file, log_file).spawn().expect("nginx starts"));
         await_listener(lab, host, SocketAddr::new(lab.backend_address(number), port), &|| {
             fs::read_to_string(&log).unwrap_or_default()
         });

@@ -14,6 +14,7 @@ use socket2::Socket;
 use super::exemption::Exemption;
 use super::heads::Heads;
 use super::listeners;
+use super::reports::Registry;
 use crate::config::{Difference, ListenerPlan, Next, Refused, Running};
 use crate::control::configuration::Configurator;
 use crate::control::protocol::{
@@ -138,23 +139,6 @@ impl Configuration {
             log(&applied);
         }
         Ok(applied)
-    }
-
-    /// Lets an instance join a pool, at once for every request to come.
-    pub fn register(
-        &self,
-        pool: PoolId,
-        name: &str,
-        address: SocketAddr,
-        now: Instant,
-    ) -> Result<Arc<RoutingTable>, RegistrationError> {
-        let held = self.held();
-        let listeners = held.iter().flat_map(|held| &held.listeners);
-        if listeners.map(|listener| listener.address).any(|own| own == address) {
-            return Err(RegistrationError::Unusable);
-        }
-        let next = self.parts.table.load().register(pool, name, address, now)?;
-        Ok(self.put(&held, next))
     }
 
     /// Removes the instances that joined and have been silent for too long.
@@ -299,6 +283,25 @@ impl Held {
             changes: self.running.changes().to_vec(),
             written,
         }
+    }
+}
+
+/// An instance that joins a pool does so at once, for every request to come.
+impl Registry for Configuration {
+    fn register(
+        &self,
+        pool: PoolId,
+        name: &str,
+        address: SocketAddr,
+        now: Instant,
+    ) -> Result<Arc<RoutingTable>, RegistrationError> {
+        let held = self.held();
+        let listeners = held.iter().flat_map(|held| &held.listeners);
+        if listeners.map(|listener| listener.address).any(|own| own == address) {
+            return Err(RegistrationError::Unusable);
+        }
+        let next = self.parts.table.load().register(pool, name, address, now)?;
+        Ok(self.put(&held, next))
     }
 }
 

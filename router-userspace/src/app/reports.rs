@@ -40,18 +40,6 @@ pub(super) async fn end_leases(configuration: Arc<Configuration>) {
     }
 }
 
-impl Registry for Configuration {
-    fn register(
-        &self,
-        pool: PoolId,
-        name: &str,
-        address: SocketAddr,
-        now: Instant,
-    ) -> Result<Arc<RoutingTable>, RegistrationError> {
-        Configuration::register(self, pool, name, address, now)
-    }
-}
-
 /// The table that decisions are made with.
 struct LiveTable {
     table: Arc<ArcSwap<RoutingTable>>,

@@ -8,18 +8,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use rustls::pki_types::ServerName;
 use toml::de::{DeTable, DeValue};
 
+pub(super) use super::check::{Check, CheckKind};
+pub(super) use super::cookie::Persistence;
 pub(super) use super::identity::{Group, Identity};
 use super::load::{self, Agent, Pair, PoolReports, Reports};
 use super::preload::Preload;
 use super::reader::{Placed, Report, Section, describe};
 use super::report::{Problem, Span};
 use super::values::{self, Found, Wrong};
-use super::{identity, preload, schema, settings::*};
-use crate::core::health::Reachability;
-use crate::core::persistence::SameSite;
+use super::{check, cookie, identity, preload, schema, settings::*};
 use crate::core::pool::{AllDown, Method};
 use crate::core::proxy_protocol::ProxyProtocol;
 use crate::core::status::AdminState;
@@ -106,39 +105,6 @@ pub(super) struct Pool {
     pub instances: Vec<Instance>,
 }
 
-pub(super) struct Check {
-    pub kind: Option<Placed<CheckKind>>,
-    pub path: Option<Placed<String>>,
-    pub host: Option<Placed<String>>,
-    pub server_name: Option<Placed<String>>,
-    pub verify: Option<Placed<bool>>,
-    pub ca_file: Option<Placed<PathBuf>>,
-    pub alpn: Option<Placed<Vec<Placed<String>>>>,
-    pub expect: Placed<Vec<Placed<RangeInclusive<u16>>>>,
-    pub interval: Placed<Duration>,
-    pub timeout: Placed<Duration>,
-    pub rise: Placed<u32>,
-    pub fall: Placed<u32>,
-    pub initial: Placed<Reachability>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CheckKind {
-    Tcp,
-    Http,
-    Tls,
-}
-
-impl CheckKind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Http => "http",
-            Self::Tls => "tls",
-        }
-    }
-}
-
 pub(super) struct Instance {
     pub name: Option<Placed<String>>,
     pub address: Option<Placed<SocketAddr>>,
@@ -177,19 +143,6 @@ pub(super) struct DefaultRule {
     pub affinity: Option<Placed<bool>>,
     pub allow_exhausted: Option<Placed<bool>>,
     pub persistence: Option<Persistence>,
-}
-
-pub(super) struct Persistence {
-    pub span: Span,
-    pub cookie: Option<Placed<String>>,
-    pub key_file: Option<Placed<PathBuf>>,
-    pub age: Placed<Duration>,
-    pub domain: Option<Placed<String>>,
-    pub path: Placed<String>,
-    pub secure: Placed<bool>,
-    pub http_only: Placed<bool>,
-    pub same_site: Option<Placed<SameSite>>,
-    pub generation: Placed<u32>,
 }
 
 /// What happens when nobody can serve; pools are still names.
@@ -354,7 +307,7 @@ fn pool(section: Section<'_, '_>) -> Pool {
         allow_exhausted: section.defaulted("allow_exhausted", values::boolean),
         queue_limit: section.defaulted("queue_limit", values::integer(1..=1_000_000)),
         on_unavailable: on_unavailable(&section),
-        check: section.table("check", &schema::CHECK).map(check),
+        check: section.table("check", &schema::CHECK).map(check::read),
         all_down: section.defaulted(
             "all_down",
             values::choice(&[("fail-closed", AllDown::FailClosed), ("fail-open", AllDown::FailOpen)], &[]),
@@ -371,28 +324,6 @@ fn pool(section: Section<'_, '_>) -> Pool {
     };
     section.finish();
     pool
-}
-
-fn check(section: Section<'_, '_>) -> Check {
-    let kinds: &[_] = &[("tcp", CheckKind::Tcp), ("http", CheckKind::Http), ("tls", CheckKind::Tls)];
-    let states: &[_] = &[("down", Reachability::Down), ("up", Reachability::Up)];
-    let check = Check {
-        kind: section.required("type", values::choice(kinds, &[])),
-        path: section.optional("path", request_target),
-        host: section.optional("host", host),
-        server_name: section.optional("server_name", server_name),
-        verify: section.optional("verify", values::boolean),
-        ca_file: section.optional("ca_file", values::path),
-        alpn: section.list("alpn", alpn_protocol),
-        expect: section.defaulted_list("expect", values::status_range),
-        interval: section.defaulted("interval", values::duration(100 * MILLISECOND..=DAY)),
-        timeout: section.defaulted("timeout", values::duration(10 * MILLISECOND..=DAY)),
-        rise: section.defaulted("rise", values::integer(1..=100)),
-        fall: section.defaulted("fall", values::integer(1..=100)),
-        initial: section.defaulted("initial", values::choice(states, &[])),
-    };
-    section.finish();
-    check
 }
 
 fn on_unavailable(section: &Section<'_, '_>) -> Option<Placed<OnUnavailable>> {
@@ -446,27 +377,6 @@ pub(super) fn host(found: Found<'_>) -> Result<String, Wrong> {
     Err(Wrong::new(format!("is not a host name: {}", describe(found))))
 }
 
-/// A DNS name, as it can stand in a ClientHello (RFC 6066 §3).
-fn server_name(found: Found<'_>) -> Result<String, Wrong> {
-    let text = values::string(found)?;
-    match ServerName::try_from(text.as_str()) {
-        Ok(ServerName::DnsName(_)) => Ok(text),
-        _ => Err(Wrong::new(format!("is not a DNS name: {}", describe(found))).help(
-            "write a name such as \"app.example\"; left out, certificates must bear the instance's address",
-        )),
-    }
-}
-
-/// A protocol as IANA registers them (RFC 7301 §3.1).
-fn alpn_protocol(found: Found<'_>) -> Result<String, Wrong> {
-    let text = values::string(found)?;
-    if (1..=255).contains(&text.len()) {
-        return Ok(text);
-    }
-    Err(Wrong::new(format!("is not a protocol: {}", describe(found)))
-        .help("write names such as \"h2\" or \"http/1.1\""))
-}
-
 fn instance(section: Section<'_, '_>) -> Instance {
     let states: &[_] = &[
         ("enable", AdminState::Enabled),
@@ -499,7 +409,7 @@ fn rule(section: Section<'_, '_>) -> Rule {
         method: section.optional("method", values::choice(METHODS, &[])),
         affinity: section.optional("affinity", affinity),
         allow_exhausted: section.optional("allow_exhausted", values::boolean),
-        persistence: section.table("persistence", &schema::PERSISTENCE).map(persistence),
+        persistence: section.table("persistence", &schema::PERSISTENCE).map(cookie::read),
         preload: section.table("preload", &schema::PRELOAD).map(preload::read),
         action: section.optional("action", values::choice(&[("deny", ())], &[])),
         status: section.optional("status", values::integer(400..=599)),
@@ -517,38 +427,8 @@ fn default_rule(section: Section<'_, '_>) -> DefaultRule {
         method: section.optional("method", values::choice(METHODS, &[])),
         affinity: section.optional("affinity", affinity),
         allow_exhausted: section.optional("allow_exhausted", values::boolean),
-        persistence: section.table("persistence", &schema::PERSISTENCE).map(persistence),
+        persistence: section.table("persistence", &schema::PERSISTENCE).map(cookie::read),
     };
     section.finish();
     rule
-}
-
-const SAME_SITES: &[(&str, SameSite)] =
-    &[("strict", SameSite::Strict), ("lax", SameSite::Lax), ("none", SameSite::None)];
-
-fn persistence(section: Section<'_, '_>) -> Persistence {
-    let persistence = Persistence {
-        span: section.span.clone(),
-        cookie: section.required("cookie", values::token),
-        key_file: section.required("key_file", values::path),
-        age: section.defaulted("age", values::duration(Duration::ZERO..=400 * DAY)),
-        domain: section.optional("domain", cookie_attribute),
-        path: section.defaulted("path", cookie_attribute),
-        secure: section.defaulted("secure", values::boolean),
-        http_only: section.defaulted("http_only", values::boolean),
-        same_site: section.optional("same_site", values::choice(SAME_SITES, &[])),
-        generation: section.defaulted("generation", values::integer(0..=u32::MAX)),
-    };
-    section.finish();
-    persistence
-}
-
-/// A value that can stand in a `Set-Cookie` attribute (RFC 6265 §4.1.1).
-fn cookie_attribute(found: Found<'_>) -> Result<String, Wrong> {
-    let text = values::string(found)?;
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';') {
-        return Ok(text);
-    }
-    Err(Wrong::new(format!("cannot stand in a cookie: {}", describe(found)))
-        .help("use visible ASCII characters other than ';'"))
 }

@@ -6,6 +6,8 @@
 //! here touches the system beyond reading the one file.
 
 pub mod changes;
+mod check;
+mod cookie;
 mod diff;
 mod file;
 mod identity;

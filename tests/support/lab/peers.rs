@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -114,17 +114,16 @@ fn start_nginx(lab: &Lab, number: u8) -> Result<()> {
     let configuration = directory.join("nginx.conf");
     fs::write(&configuration, configuration_of(&host.to_string(), &directory, &files_dir(lab)))?;
     let log = File::create(directory.join("error.log"))?;
-    let server = lab
-        .command(host, "nginx")
-        .arg("-c")
-        .arg(&configuration)
-        .args(["-e", "stderr"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .context("cannot start nginx")?;
+    let server = nginx(lab, host, &configuration, log).spawn().context("cannot start nginx")?;
     processes::record(&lab.state_dir(), server.id())
+}
+
+/// Nginx on a host, with its complaints in `log`.
+pub fn nginx(lab: &Lab, host: Host, configuration: &Path, log: File) -> Command {
+    let mut command = lab.command(host, "nginx");
+    command.arg("-c").arg(configuration).args(["-e", "stderr"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command
 }
 
 fn configuration_of(name: &str, directory: &Path, files: &Path) -> String {

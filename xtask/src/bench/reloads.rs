@@ -92,21 +92,37 @@ fn weight(count: u16) -> u16 {
     50 + count % 50
 }
 
-struct Router {
-    daemon: Daemon,
+/// A configuration file that is written anew for each reload.
+struct Configuration {
     file: PathBuf,
     text: String,
+}
+
+impl Configuration {
+    fn write(file: PathBuf, text: String) -> Result<Self> {
+        fs::write(&file, &text)?;
+        Ok(Self { file, text })
+    }
+
+    /// With `to` in place of `from`, which is in the text as it was written first.
+    fn rewrite(&self, from: &str, to: &str) -> Result<()> {
+        Ok(fs::write(&self.file, self.text.replace(from, to))?)
+    }
+}
+
+struct Router {
+    daemon: Daemon,
+    configuration: Configuration,
 }
 
 impl Router {
     fn start<'a>(lab: &'a Lab, interrupted: &AtomicBool) -> Result<Box<dyn Reloads + 'a>> {
         let directory = lab.host_dir(Host::Gateway);
-        let file = directory.join("reloaded.toml");
         let text = settings::router(&directory.join("control.sock"), &lab.pin_dir());
-        fs::write(&file, &text)?;
-        let mut daemon = Daemon::start(lab, &file, Profile::Release)?;
+        let configuration = Configuration::write(directory.join("reloaded.toml"), text)?;
+        let mut daemon = Daemon::start(lab, &configuration.file, Profile::Release)?;
         daemon.wait_for_instances(interrupted)?;
-        Ok(Box::new(Self { daemon, file, text }))
+        Ok(Box::new(Self { daemon, configuration }))
     }
 }
 
@@ -121,8 +137,7 @@ impl Reloads for Router {
 
     fn reload(&mut self, count: u16) -> Result<()> {
         let instance = "name = \"instance1\"\n";
-        let text = self.text.replace(instance, &format!("{instance}weight = {}\n", weight(count)));
-        fs::write(&self.file, text)?;
+        self.configuration.rewrite(instance, &format!("{instance}weight = {}\n", weight(count)))?;
         let mut command = Command::new(self.daemon.routerctl_path());
         command.arg("--socket").arg(self.daemon.socket()).arg("reload");
         let output = command.output().context("cannot start routerctl")?;
@@ -140,20 +155,18 @@ impl Reloads for Router {
 struct Haproxy {
     master: Child,
     directory: PathBuf,
-    file: PathBuf,
-    text: String,
+    configuration: Configuration,
 }
 
 impl Haproxy {
     fn start<'a>(lab: &'a Lab, interrupted: &AtomicBool) -> Result<Box<dyn Reloads + 'a>> {
         let directory = lab.host_dir(Host::Gateway);
-        let file = directory.join("reloaded.cfg");
         let text = settings::haproxy_that_reloads(&directory.join("haproxy.sock"));
-        fs::write(&file, &text)?;
-        let master = gateway::start(lab, &directory, "haproxy", &["-W", "-db", "-f"], &file)?;
+        let configuration = Configuration::write(directory.join("reloaded.cfg"), text)?;
+        let master = gateway::start(lab, &directory, "haproxy", &["-W", "-db", "-f"], &configuration.file)?;
         gateway::wait_until_it_answers(lab, Contender::HaproxyHttp)?;
         ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-        Ok(Box::new(Self { master, directory, file, text }))
+        Ok(Box::new(Self { master, directory, configuration }))
     }
 
     /// The newest of the master's workers.
@@ -173,8 +186,7 @@ impl Reloads for Haproxy {
 
     fn reload(&mut self, count: u16) -> Result<()> {
         let server = format!("server instance1 {}", instance());
-        let text = self.text.replace(&server, &format!("{server} weight {}", weight(count)));
-        fs::write(&self.file, text)?;
+        self.configuration.rewrite(&server, &format!("{server} weight {}", weight(count)))?;
         let before = self.worker();
         workspace::signal(&mut self.master, libc::SIGUSR2);
         let began = Instant::now();
