@@ -5,6 +5,7 @@
 //! - [`path`]: the packet's route, generic over the narrow traits in [`path::ports`]. The kernel programs
 //!   and the host tests compile the same functions.
 
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 #![cfg_attr(not(feature = "user"), no_std)]
 
 pub mod abi;

@@ -34,6 +34,31 @@ fn layout() -> String {
         reserved
     });
     layout!(text, NextHop { interface resolved family address ethernet mtu reserved });
+    {
+        use router_common::abi::balance::{
+            Affinity, AffinityKey, Endpoint, EndpointBucket, Flow, FlowBucket, Group, Instance, NewFlows,
+            ReplyBucket, RuleKey, Service, Settings,
+        };
+        writeln!(text, "Layer 4").unwrap();
+        layout!(text, Settings {
+            now endpoints endpoint_seeds flow_seed buckets ring_size ring_chunks new_flow_limit first_port ports
+            reserved
+        });
+        layout!(text, Endpoint { address port target reserved });
+        layout!(text, EndpointBucket { endpoints });
+        layout!(text, Service { address port mode flags rules group affinity_idle reserved });
+        layout!(text, Instance { address source port next_hop flags mtu reserved });
+        layout!(text, Group { ring otherwise });
+        layout!(text, Flow {
+            client origin target last_seen born bytes_to_instance bytes_to_client neighbour interface state
+        });
+        layout!(text, FlowBucket { overflow tags flows });
+        layout!(text, ReplyBucket { refs });
+        layout!(text, RuleKey { set client });
+        layout!(text, AffinityKey { service client });
+        layout!(text, Affinity { instance seen });
+        layout!(text, NewFlows { began count scratch reserved });
+    }
     let traits = Translation::pack_traits(0, 1, 1);
     let flags = [FLAG_LIVE, FLAG_DIRECT, FLAG_TIMESTAMPS, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6];
     writeln!(text, "traits {flags:?}, scales {traits:#x}").unwrap();

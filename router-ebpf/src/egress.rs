@@ -7,6 +7,7 @@ use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::programs::TcContext;
 use aya_log_ebpf::debug;
 use router_common::abi::next_hop::NextHop;
+use router_common::abi::reason::PacketReason;
 use router_common::path::Verdict;
 
 use crate::maps::{NEXT_HOPS, PACKETS};
@@ -15,8 +16,7 @@ use crate::maps::{NEXT_HOPS, PACKETS};
 pub const NEXT_PROGRAM: i32 = TC_ACT_UNSPEC;
 
 #[inline(always)]
-pub fn act(ctx: &TcContext, verdict: Verdict) -> i32 {
-    let reason = verdict.reason();
+pub fn act(ctx: &TcContext, verdict: Verdict, reason: PacketReason) -> i32 {
     if let Some(packets) = PACKETS.get_ptr_mut(reason.index() as u32) {
         // SAFETY: a per-CPU cell; programs on one CPU do not interrupt each other at this hook.
         unsafe { *packets += 1 };

@@ -8,6 +8,8 @@
 )]
 
 #[cfg(target_arch = "bpf")]
+mod balance;
+#[cfg(target_arch = "bpf")]
 mod egress;
 #[cfg(target_arch = "bpf")]
 mod flows;
@@ -23,14 +25,53 @@ mod programs {
     use aya_ebpf::macros::classifier;
     use aya_ebpf::programs::TcContext;
     use router_common::abi::reason::PacketReason;
-    use router_common::path::Verdict;
+    use router_common::path::balance::encapsulate::Outer;
+    use router_common::path::parse::Version;
     use router_common::path::stray_ending::is_stray;
     use router_common::path::syn_options;
+    use router_common::path::{self, Verdict};
+    use router_common::wire::ipv4::Ipv4;
+    use router_common::wire::ipv6::Ipv6;
 
+    use crate::balance::KernelTables;
     use crate::egress;
     use crate::flows::KernelFlows;
     use crate::packet::Skb;
     use crate::routes;
+
+    /// Packets of Layer-4 listeners are sent on; all others go to the next program, which is [`router_ingress`].
+    ///
+    /// A program of its own: hosts without such listeners do not run it, and each of the two has the verifier's whole budget and 512 bytes of stack.
+    #[classifier]
+    pub fn router_layer4(ctx: TcContext) -> i32 {
+        match path::parse::arriving(&Skb::new(&ctx)) {
+            Ok(Version::V4) => layer4_v4(&ctx),
+            Ok(Version::V6) => layer4_v6(&ctx),
+            Err(_) => egress::NEXT_PROGRAM,
+        }
+    }
+
+    // Each family has a stack frame of its own: one for both would be too large.
+
+    #[inline(never)]
+    fn layer4_v4(ctx: &TcContext) -> i32 {
+        layer4::<Ipv4>(ctx)
+    }
+
+    #[inline(never)]
+    fn layer4_v6(ctx: &TcContext) -> i32 {
+        layer4::<Ipv6>(ctx)
+    }
+
+    #[inline(always)]
+    fn layer4<I: Outer>(ctx: &TcContext) -> i32 {
+        let mut packet = Skb::new(ctx);
+        packet.make_datagram_linear::<I>();
+        match path::balance::carry_as::<I, _, _>(&mut packet, &KernelTables) {
+            Some(outcome) => egress::act(ctx, outcome.verdict(), outcome.reason),
+            None => egress::NEXT_PROGRAM,
+        }
+    }
 
     /// Packets of handed-off connections are translated and sent on; all others go up the stack.
     #[classifier]
@@ -44,7 +85,8 @@ mod programs {
     pub fn router_egress(ctx: TcContext) -> i32 {
         let mut packet = Skb::new(&ctx);
         if is_stray(&packet, &KernelFlows) {
-            return egress::act(&ctx, Verdict::Drop(PacketReason::StrayEnding));
+            let reason = PacketReason::StrayEnding;
+            return egress::act(&ctx, Verdict::Drop(reason), reason);
         }
         syn_options::erase(&mut packet, &KernelFlows);
         egress::NEXT_PROGRAM

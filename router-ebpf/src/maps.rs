@@ -1,16 +1,21 @@
 //! The maps that the daemon fills and adopts. All are pinned by name; their sizes are set at load time.
 
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
+use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
+use router_common::abi::balance::{
+    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, MAX_GROUPS, MAX_INSTANCES, MAX_LINKS,
+    MAX_SERVICES, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings,
+};
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
+use router_common::abi::shared::Shared32;
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::options::Scratch;
 
-const BPF_F_NO_PREALLOC: u32 = 1 << 0;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
+const BPF_F_NO_PREALLOC: u32 = 1 << 0;
 
 /// Two entries an IPv4 flow. Never LRU: a silent eviction would reset a live connection.
 #[map]
@@ -49,3 +54,48 @@ pub static OPTIONS_SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries
 /// [`router_common::abi::LAYOUT_VERSION`] of the pinned maps; 0 until the daemon has set it.
 #[map]
 pub static LAYOUT: Array<u32> = Array::pinned(1, 0);
+
+/// What the packet path must know for every Layer-4 packet.
+#[map]
+pub static BALANCE_SETTINGS: Array<Settings> = Array::pinned(1, BPF_F_MMAPABLE);
+
+/// Two tables of endpoints, one in force and one to be built.
+#[map]
+pub static ENDPOINTS: Array<EndpointBucket> = Array::pinned(1, BPF_F_MMAPABLE);
+
+#[map]
+pub static SERVICES: Array<Service> = Array::pinned(MAX_SERVICES, BPF_F_MMAPABLE);
+
+#[map]
+pub static INSTANCES: Array<Instance> = Array::pinned(MAX_INSTANCES, BPF_F_MMAPABLE);
+
+#[map]
+pub static GROUPS: Array<Group> = Array::pinned(MAX_GROUPS, BPF_F_MMAPABLE);
+
+/// Maglev tables, one behind the other.
+#[map]
+pub static RINGS: Array<RingChunk> = Array::pinned(1, BPF_F_MMAPABLE);
+
+/// Layer-4 flows.
+#[map]
+pub static L4_FLOWS: Array<FlowBucket> = Array::pinned(1, BPF_F_MMAPABLE);
+
+/// The same by the tuples of their answers.
+#[map]
+pub static REPLIES: Array<ReplyBucket> = Array::pinned(1, BPF_F_MMAPABLE);
+
+/// Groups by the client's address.
+#[map]
+pub static CLIENT_RULES: LpmTrie<RuleKey, u32> = LpmTrie::pinned(65_536, BPF_F_NO_PREALLOC);
+
+/// Where clients were served. LRU: a client that is forgotten is placed by the ring.
+#[map]
+pub static AFFINITY: LruHashMap<AffinityKey, Affinity> = LruHashMap::pinned(1024, 0);
+
+/// New Layer-4 flows of this second.
+#[map]
+pub static NEW_FLOWS: PerCpuArray<NewFlows> = PerCpuArray::pinned(1, 0);
+
+/// Our own Ethernet addresses by interface.
+#[map]
+pub static LINKS: Array<[Shared32; 2]> = Array::pinned(MAX_LINKS, 0);

@@ -8,6 +8,8 @@ use aya_ebpf::helpers::{
     bpf_skb_pull_data, bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
+use router_common::path::balance::datagram::Headers as Datagram;
+use router_common::path::family::Family;
 use router_common::path::options::Scratch;
 use router_common::path::parse::{Headers, Version, version};
 use router_common::path::ports::Packet;
@@ -27,6 +29,10 @@ const BPF_F_RECOMPUTE_CSUM: u64 = 1 << 0;
 const BPF_ADJ_ROOM_MAC: u32 = 1;
 /// More than lies before a TCP header.
 const CUT: u32 = Headers::<Ipv6>::LEN as u32;
+/// A checksum of 0 stays, and none becomes 0.
+const BPF_F_MARK_MANGLED_0: u64 = 1 << 5;
+const BPF_F_ADJ_ROOM_ENCAP_L3_IPV4: u64 = 1 << 1;
+const BPF_F_ADJ_ROOM_ENCAP_L3_IPV6: u64 = 1 << 2;
 
 /// A socket buffer at a TC hook.
 pub struct Skb<'a> {
@@ -48,6 +54,13 @@ impl<'a> Skb<'a> {
             // Ethernet headers always are: the stack has read them.
             Err(_) => {}
         }
+    }
+
+    /// The same for a datagram, which may end before a TCP header would.
+    #[inline(always)]
+    pub fn make_datagram_linear<I: Family>(&mut self) {
+        self.make_linear(Datagram::<I>::LEN);
+        self.make_linear(Headers::<I>::LEN);
     }
 }
 
@@ -172,5 +185,29 @@ impl Packet for Skb<'_> {
             bpf_l4_csum_replace(skb, offset as u32, 0, pseudo.fold() as u64, BPF_F_PSEUDO_HDR) == 0
                 && bpf_l4_csum_replace(skb, offset as u32, 0, rest.fold() as u64, 0) == 0
         }
+    }
+
+    #[inline(always)]
+    fn fix_udp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool {
+        let skb = self.ctx.skb.skb;
+        if let Some(header) = header {
+            // As above.
+            // SAFETY: the context is the program's own.
+            unsafe { bpf_csum_update(skb, header.fold()) };
+        }
+        // SAFETY: as above; the helper checks the offset.
+        unsafe {
+            let flags = BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0;
+            bpf_l4_csum_replace(skb, offset as u32, 0, pseudo.fold() as u64, flags) == 0
+                && bpf_l4_csum_replace(skb, offset as u32, 0, rest.fold() as u64, BPF_F_MARK_MANGLED_0) == 0
+        }
+    }
+
+    #[inline(always)]
+    fn encapsulate<I: Family>(&mut self) -> bool {
+        // The kernel notes where the inner packet begins, so that it can cut super-packets into segments; it makes them smaller by the outer header.
+        let family = if I::IS_IPV6 { BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 } else { BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 };
+        // SAFETY: the context is the program's own.
+        unsafe { bpf_skb_adjust_room(self.ctx.skb.skb, I::LEN as i32, BPF_ADJ_ROOM_MAC, family) == 0 }
     }
 }

@@ -36,7 +36,7 @@ fn ordinary(skb: *mut __sk_buff) -> u64 {
     let mut packet = Skb::new(&ctx);
     packet.make_headers_linear();
     match carry_ordinary(&mut packet, &KernelFlows, &KernelFlows) {
-        Ok(verdict) => egress::act(&ctx, verdict) as u32 as u64,
+        Ok(verdict) => egress::act(&ctx, verdict, verdict.reason()) as u32 as u64,
         Err(Rare::Icmp(Version::V4)) => ICMP_V4 << 32,
         Err(Rare::Icmp(Version::V6)) => ICMP_V6 << 32,
         Err(Rare::TooLong { version: Version::V4, mtu }) => TOO_LONG_V4 << 32 | mtu as u64,
@@ -68,5 +68,5 @@ fn too_long_v6(skb: *mut __sk_buff, mtu: u32) -> i32 {
 fn rare(skb: *mut __sk_buff, rare: Rare) -> i32 {
     let ctx = TcContext::new(skb);
     let verdict = carry_rare(&mut Skb::new(&ctx), &KernelFlows, &KernelFlows, rare);
-    egress::act(&ctx, verdict)
+    egress::act(&ctx, verdict, verdict.reason())
 }

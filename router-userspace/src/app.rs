@@ -4,6 +4,7 @@
 //! known to be valid, and nobody is served before everything is open.
 
 mod arguments;
+mod balance;
 mod configuration;
 mod control;
 mod datapath;
@@ -14,11 +15,12 @@ mod log;
 mod remembered;
 pub mod reports;
 
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use arc_swap::ArcSwap;
 use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -28,6 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub use arguments::{Arguments, LogFormat};
 
+use balance::Balance;
 use configuration::{Configuration, Parts};
 use exemption::Exemption;
 use heads::Heads;
@@ -96,6 +99,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     let workers = usize::from(daemon.workers);
     let opened = listeners
         .iter()
+        .filter(|listener| !listener.protocol.is_layer4())
         .map(|listener| {
             let settings = listeners::settings(listener);
             let sockets = listener::open(&settings, workers)?;
@@ -106,18 +110,24 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     let table = Arc::new(ArcSwap::from_pointee(table));
     let counters = Arc::new(Counters::default());
     let ports = Arc::new(PortAllocator::new(datapath.source_ports.clone()));
-    let (flows, datapath_state) =
-        datapath::load(&datapath, &listeners, &table.load(), &ports, arguments.replace);
+    let datapath::Loaded { flows, balancer, state: datapath_state } =
+        datapath::load(&datapath, &listeners, &table, &ports, arguments.replace);
     let exemption = flows.as_ref().map(|_| Arc::new(Exemption::prepare(&datapath)));
     if let Some(exemption) = &exemption {
         exemption.install(&listeners, &table.load());
-        reserve_ports(&ports);
+        reserve_ports(&ports.range());
+        reserve_ports(&datapath.balance.source_ports);
     }
+    let balance = Balance::new(balancer.clone(), Arc::clone(&table), &datapath);
+    if balance.is_needed(&listeners) && balancer.is_none() {
+        bail!("Layer-4 listeners (tcp, udp) need the kernel data path: {datapath_state}");
+    }
+    let claimed = balance.claim(&listeners)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let origin = Origin {
         addresses: datapath.source_addresses.clone(),
-        flow_ports: Some(datapath.source_ports.clone()),
+        flow_ports: vec![datapath.source_ports.clone(), datapath.balance.source_ports.clone()],
     };
     let prober = Arc::new(Prober::new(runtime.handle().clone(), origin.clone()));
     prober.install(&table.load());
@@ -126,6 +136,9 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     runtime.spawn(watch(Arc::clone(&table)));
     runtime.spawn(remembered::keep(Arc::clone(&table), sessions_file.clone()));
     runtime.block_on(first_checks(&table.load()));
+    balance.replace(&listeners, claimed).context("the Layer-4 listeners cannot be put in force")?;
+    let balance = Arc::new(balance);
+    runtime.spawn(balance::keep(Arc::clone(&balance)));
     let preloads = Arc::new(Mutex::new(Planner::default()));
     let preloading = runtime.spawn(preload(Arc::clone(&preloads), Arc::clone(&table), origin));
 
@@ -158,6 +171,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         workers: Arc::clone(&workers),
         context,
         heads: Arc::clone(&heads),
+        balance,
         listeners: Arc::clone(&shown_listeners),
         exemption: exemption.clone(),
     };
@@ -176,6 +190,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         table: Arc::clone(&table),
         counters,
         flows: flows.clone(),
+        balancer,
         ports,
         datapath: datapath_state,
         heads,
@@ -220,11 +235,11 @@ fn allow_many_files() {
 }
 
 /// Keeps the kernel from using the router's ports for other connections.
-fn reserve_ports(ports: &PortAllocator) {
-    match reserve_in_kernel(&ports.range()) {
+fn reserve_ports(ports: &RangeInclusive<u16>) {
+    match reserve_in_kernel(ports) {
         KernelReservation::NotNeeded => {}
         KernelReservation::Added => {
-            tracing::info!(ports = ?ports.range(), "source ports added to ip_local_reserved_ports");
+            tracing::info!(?ports, "source ports added to ip_local_reserved_ports");
         }
         KernelReservation::Failed { wanted, error } => tracing::warn!(
             %error,

@@ -3,6 +3,7 @@
 //! Every type here is `repr(C)` without implicit padding; sizes are asserted at compile time. A change of any
 //! layout must raise [`LAYOUT_VERSION`]: pinned maps outlive the daemon that made them.
 
+pub mod balance;
 pub mod flow;
 pub mod key;
 pub mod next_hop;
@@ -10,4 +11,4 @@ pub mod reason;
 pub mod shared;
 
 /// Version of the pinned maps' layout, which `tests/layout.rs` records. A daemon refuses to adopt maps of another version.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;

@@ -85,6 +85,38 @@ reasons! {
         TooLong = "too_long",
         /// The same, while as many senders had been told already as may be at a time.
         TooLongUnanswered = "too_long_unanswered",
+        /// Of a Layer-4 flow, and sent to its instance.
+        L4Forwarded = "l4_forwarded",
+        /// From an instance of a Layer-4 flow, and sent to its client.
+        L4Answered = "l4_answered",
+        /// The first packet of a Layer-4 flow, which is placed and stored.
+        L4Placed = "l4_placed",
+        /// Sent to the instance that the ring names without a flow being stored: it ends a connection that is not known.
+        L4Unstored = "l4_unstored",
+        /// Sent to the instance that the ring names without a flow being stored: more flows begin than are stored.
+        L4Flood = "l4_flood",
+        /// The first packet of a flow that cannot go without being stored, while more flows begin than are stored.
+        L4FloodDropped = "l4_flood_dropped",
+        /// Sent to the instance that the ring names without a flow being stored: the table of Layer-4 flows is full.
+        L4TableFull = "l4_table_full",
+        /// The first packet of a flow that cannot go without being stored, while the table of Layer-4 flows is full.
+        L4TableFullDropped = "l4_table_full_dropped",
+        /// The first packet of a flow for whose answers no source port is free.
+        L4NoSourcePort = "l4_no_source_port",
+        /// From the middle of a Layer-4 flow that is not known; the stack answers with a reset.
+        L4NoFlow = "l4_no_flow",
+        /// To a Layer-4 listener that is gone and has no such flow any more.
+        L4NoService = "l4_no_service",
+        /// The first packet of a flow from a client that a rule refuses.
+        L4Denied = "l4_denied",
+        /// The first packet of a flow for which there is no instance.
+        L4Unavailable = "l4_unavailable",
+        /// Of a Layer-4 flow whose instance is down; the stack answers with a reset.
+        L4InstanceDown = "l4_instance_down",
+        /// Too long to be wrapped in another IP header.
+        L4TooBig = "l4_too_big",
+        /// No way towards the instance is known.
+        L4NoRoute = "l4_no_route",
     }
 }
 

@@ -37,6 +37,27 @@ macro_rules! shared {
             }
         }
 
+        #[cfg(not(target_arch = "bpf"))]
+        impl $name {
+            /// Sets a word that is `old`, after everything written before; returns what it was.
+            pub fn swap_if(&self, old: $int, new: $int) -> $int {
+                use core::sync::atomic::Ordering::{AcqRel, Acquire};
+                match self.0.compare_exchange(old, new, AcqRel, Acquire) {
+                    Ok(before) | Err(before) => before,
+                }
+            }
+
+            /// Adds, wrapping around, to a word that others add to as well.
+            pub fn add(&self, count: $int) {
+                self.0.fetch_add(count, core::sync::atomic::Ordering::AcqRel);
+            }
+
+            /// Sets a word so that whoever sees the new value sees everything written before.
+            pub fn publish(&self, value: $int) {
+                self.0.store(value, core::sync::atomic::Ordering::Release);
+            }
+        }
+
         /// A copy of what the word holds now.
         impl Clone for $name {
             fn clone(&self) -> Self {
@@ -80,7 +101,8 @@ macro_rules! shared {
     };
 }
 
+shared!(Shared16, u16, AtomicU16);
 shared!(Shared32, u32, AtomicU32);
 shared!(Shared64, u64, AtomicU64);
 
-const _: () = assert!(size_of::<Shared32>() == 4 && size_of::<Shared64>() == 8);
+const _: () = assert!(size_of::<Shared16>() == 2 && size_of::<Shared32>() == 4 && size_of::<Shared64>() == 8);

@@ -30,11 +30,18 @@ pub trait Family: Wire {
 
     /// Length of the header; with options or extensions it is not carried.
     const LEN: usize;
+    const IS_IPV6: bool = matches!(Self::VERSION, Version::V6);
     /// Those of `FLAG_LIVE | FLAG_IPV6` that a live flow of this family has.
     const LIVE: u32;
 
     /// Whether the TCP header follows. An error is the reason why the stack gets the packet.
     fn leads_to_tcp(&self) -> Result<(), PacketReason>;
+
+    /// IANA's number of what follows this header; `None` if that is a fragment, or options come first.
+    fn carries(&self) -> Option<u8>;
+
+    /// Source and destination as in the packet; IPv4 uses the first word.
+    fn addresses(&self) -> ([u32; 4], [u32; 4]);
 
     /// Bytes from this header on, as it says; of a super-packet longer than its field can say ("BIG TCP"), those `available`.
     fn length(&self, available: usize) -> usize;
@@ -84,6 +91,16 @@ impl Family for Ipv4 {
 
     const LEN: usize = Self::LEN;
     const LIVE: u32 = FLAG_LIVE;
+
+    #[inline(always)]
+    fn carries(&self) -> Option<u8> {
+        (self.version_ihl == Self::VERSION_4_NO_OPTIONS && !self.is_fragment()).then_some(self.protocol)
+    }
+
+    #[inline(always)]
+    fn addresses(&self) -> ([u32; 4], [u32; 4]) {
+        ([self.source.raw(), 0, 0, 0], [self.destination.raw(), 0, 0, 0])
+    }
 
     #[inline(always)]
     fn leads_to_tcp(&self) -> Result<(), PacketReason> {
@@ -234,6 +251,16 @@ impl Family for Ipv6 {
     const LIVE: u32 = FLAG_LIVE | FLAG_IPV6;
 
     #[inline(always)]
+    fn carries(&self) -> Option<u8> {
+        self.is_version_6().then_some(self.next_header)
+    }
+
+    #[inline(always)]
+    fn addresses(&self) -> ([u32; 4], [u32; 4]) {
+        (raw(&self.source), raw(&self.destination))
+    }
+
+    #[inline(always)]
     fn leads_to_tcp(&self) -> Result<(), PacketReason> {
         if !self.is_version_6() {
             return Err(PacketReason::NotIp);
@@ -361,7 +388,7 @@ impl Family for Ipv6 {
 
 /// Source and destination port, bytes as in memory.
 #[inline(always)]
-fn split(ports: Net32) -> (u16, u16) {
+pub fn split(ports: Net32) -> (u16, u16) {
     let ports = ports.raw();
     if cfg!(target_endian = "little") {
         (ports as u16, (ports >> 16) as u16)

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::vec::Vec;
 
 use super::answer_budget::AnswerBudget;
+use super::family::Family;
 use super::options::Scratch;
 use super::ports::{Clock, Flows, Keys, Packet, UnwantedOptionsOf};
 use crate::abi::flow::Flow;
@@ -12,6 +13,7 @@ use crate::abi::key::{FlowKey, FlowKeyV4, FlowKeyV6, FlowRef};
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
 use crate::wire::checksum::Diff;
+use crate::wire::ethernet::Ethernet;
 use crate::wire::tcp::Tcp;
 use crate::wire::{Wire, bytes_of};
 
@@ -106,6 +108,29 @@ impl Packet for Frame {
         place.copy_from_slice(&both.to_ne_bytes());
         true
     }
+
+    fn fix_udp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, _header: Option<Diff>) -> bool {
+        let Some(place) = self.0.get_mut(offset..offset + 2) else { return false };
+        let mut sum = u16::from_ne_bytes([place[0], place[1]]);
+        for diff in [pseudo, rest] {
+            if sum != 0 {
+                sum = match diff.apply(sum) {
+                    0 => u16::MAX,
+                    sum => sum,
+                };
+            }
+        }
+        place.copy_from_slice(&sum.to_ne_bytes());
+        true
+    }
+
+    fn encapsulate<I: Family>(&mut self) -> bool {
+        if self.0.len() < Ethernet::LEN {
+            return false;
+        }
+        self.0.splice(Ethernet::LEN..Ethernet::LEN, std::iter::repeat_n(0, I::LEN));
+        true
+    }
 }
 
 /// A frame that was put together from packets (GRO), with the longest TCP payload of one of them, in bytes.
@@ -120,6 +145,14 @@ impl Packet for Merged {
     fn become_frame<T: Wire>(&mut self, frame: &T) -> bool {
         self.1 = 0;
         self.0.become_frame(frame)
+    }
+
+    fn fix_udp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool {
+        self.0.fix_udp_checksum(offset, pseudo, rest, header)
+    }
+
+    fn encapsulate<I: Family>(&mut self) -> bool {
+        self.0.encapsulate::<I>()
     }
 
     fn len(&self) -> usize {

@@ -11,6 +11,7 @@
 
 pub mod account;
 pub mod answer_budget;
+pub mod balance;
 pub mod custody;
 pub mod family;
 pub mod forward;

@@ -2,6 +2,7 @@
 //! helpers, the host tests over plain memory.
 
 use super::answer_budget::AnswerBudget;
+use super::family::Family;
 use super::options::Scratch;
 use crate::abi::flow::Flow;
 use crate::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
@@ -56,6 +57,13 @@ pub trait Packet {
     /// covers. They are apart because a packet whose checksum is left to the network card holds only the pseudo-header's sum. `header` is the change of an IP
     /// header's sum that no header checksum balances: a network card may have summed up the whole packet.
     fn fix_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool;
+
+    /// The same for UDP, where 0 means that there is none (RFC 768).
+    fn fix_udp_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool;
+
+    /// Makes room for an outer IP header of this family between the Ethernet header and what follows it. Both are to be written then: the
+    /// Ethernet header's addresses and type, and the room. Returns false, with the packet unchanged, where that is impossible.
+    fn encapsulate<I: Family>(&mut self) -> bool;
 }
 
 /// The flow table.

@@ -24,6 +24,18 @@ impl Diff {
         self.0 += !old as u64 + new as u64;
     }
 
+    /// Four bytes that were not there, or 0.
+    #[inline(always)]
+    pub fn insert(&mut self, new: u32) {
+        self.0 += new as u64;
+    }
+
+    /// Two bytes that were not there, or 0.
+    #[inline(always)]
+    pub fn insert16(&mut self, new: u16) {
+        self.0 += new as u64;
+    }
+
     /// Two bytes at an even offset change from `old` to `new`.
     #[inline(always)]
     pub fn replace16(&mut self, old: u16, new: u16) {

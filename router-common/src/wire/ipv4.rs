@@ -2,6 +2,12 @@
 
 use super::{Net16, Net32, Wire};
 
+/// IPv4 in IP (RFC 2003).
+pub const PROTOCOL_IPIP: u8 = 4;
+
+/// In the fragment field, host byte order.
+pub const DONT_FRAGMENT: u16 = 0x4000;
+
 /// The fixed part of the header; the packet path translates packets without IP options only.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,9 @@
 
 use super::{Net16, Net32, Wire};
 
+/// IPv6 in IP (RFC 2473).
+pub const PROTOCOL_IPV6: u8 = 41;
+
 /// The extension headers that may stand before a transport header, by IANA's numbers.
 pub const HOP_BY_HOP: u8 = 0;
 pub const ROUTING: u8 = 43;

@@ -9,6 +9,8 @@ pub mod tcp;
 
 /// IANA's numbers, in IPv4's protocol and IPv6's next-header field.
 pub const PROTOCOL_TCP: u8 = 6;
+/// That of UDP.
+pub const PROTOCOL_UDP: u8 = 17;
 pub const PROTOCOL_ICMP: u8 = 1;
 pub const PROTOCOL_ICMPV6: u8 = 58;
 

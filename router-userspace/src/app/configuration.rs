@@ -11,6 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwap;
 use socket2::Socket;
 
+use super::balance::Balance;
 use super::exemption::Exemption;
 use super::heads::Heads;
 use super::listeners;
@@ -39,6 +40,7 @@ pub struct Parts {
     pub heads: Arc<Heads>,
     /// With which instances report.
     pub tokens: Arc<Tokens>,
+    pub balance: Arc<Balance>,
     /// As the control socket shows them.
     pub listeners: Arc<ArcSwap<Vec<protocol::Listener>>>,
     /// `None` without a packet path.
@@ -165,7 +167,12 @@ impl Configuration {
 
     fn install(&self, held: &mut Held, next: Next) -> Result<(), Refused> {
         let parts = &self.parts;
-        let opened = open_new(&held.listeners, &next.plan.listeners, parts.workers.count())?;
+        let (before, after) = (proxied(&held.listeners), proxied(&next.plan.listeners));
+        let opened = open_new(&before, &after, parts.workers.count())?;
+        let claimed = parts
+            .balance
+            .may_replace(&held.listeners, &next.plan.listeners)
+            .map_err(Refused::NotInstalled)?;
         held.running.store(&next)?;
 
         let plan = held.running.keep(next);
@@ -183,19 +190,23 @@ impl Configuration {
         parts.heads.replace(&plan.listeners);
         parts.listeners.store(Arc::new(plan.listeners.iter().map(Into::into).collect()));
         let serving = |settings| Arc::new(Listener { context: Arc::clone(&parts.context), settings });
-        for old in &held.listeners {
-            match plan.listeners.iter().find(|new| new.address == old.address) {
+        for old in proxied(&held.listeners) {
+            let same = |new: &&ListenerPlan| new.address == old.address && !new.protocol.is_layer4();
+            match plan.listeners.iter().find(same) {
                 None => {
                     tracing::info!(listener = old.name, address = %old.address, "no longer listening");
                     parts.workers.remove(old.address);
                 }
-                Some(new) if new != old => parts.workers.update(serving(listeners::settings(new))),
+                Some(new) if *new != old => parts.workers.update(serving(listeners::settings(new))),
                 Some(_) => {}
             }
         }
         for (settings, sockets) in opened {
             tracing::info!(listener = settings.name, address = %settings.address, "listening");
             parts.workers.add(serving(settings), sockets);
+        }
+        if let Err(error) = parts.balance.replace(&plan.listeners, claimed) {
+            tracing::error!("the Layer-4 listeners are not all in force: {error}");
         }
         let moved = held.listeners != plan.listeners;
         held.listeners = plan.listeners;
@@ -204,6 +215,11 @@ impl Configuration {
         }
         Ok(())
     }
+}
+
+/// The listeners that have sockets.
+fn proxied(listeners: &[ListenerPlan]) -> Vec<ListenerPlan> {
+    listeners.iter().filter(|listener| !listener.protocol.is_layer4()).cloned().collect()
 }
 
 /// Opens what is not listened on yet. If one cannot be opened, all are closed again.

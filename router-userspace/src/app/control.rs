@@ -14,8 +14,9 @@ use crate::control::{Opened, Server, Settings, StartError, State, Timeouts};
 use crate::core::counters::Counters;
 use crate::core::preload::Planner;
 use crate::core::table::RoutingTable;
+use crate::flows::balance::Balancer;
 use crate::flows::ports::PortAllocator;
-use crate::flows::table::FlowTable;
+use crate::flows::table::{FlowTable, Layer4Flows};
 
 /// What the control server shows of the daemon.
 pub struct Live {
@@ -23,6 +24,7 @@ pub struct Live {
     pub counters: Arc<Counters>,
     /// `None` if no kernel data path is loaded.
     pub flows: Option<Arc<dyn FlowTable>>,
+    pub balancer: Option<Arc<Balancer>>,
     pub ports: Arc<PortAllocator>,
     /// One line: where the data path is attached, or why it is not loaded.
     pub datapath: String,
@@ -54,6 +56,7 @@ pub fn serve(opened: Opened, config_file: &Path, live: Live) -> Result<Server, S
         table: live.table,
         counters: live.counters,
         flows: live.flows,
+        layer4: live.balancer.map(|balancer| balancer as Arc<dyn Layer4Flows>),
         ports: live.ports,
         datapath: live.datapath,
         heads: Box::new(live.heads),

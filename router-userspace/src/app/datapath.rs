@@ -5,26 +5,44 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_indextoname};
 
 use crate::config::{DatapathPlan, Interfaces, ListenerPlan};
 use crate::core::session::Session;
 use crate::core::table::RoutingTable;
-use crate::flows::kernel::KernelSettings;
+use crate::flows::balance::{self, BalanceSettings, Balancer};
+use crate::flows::kernel::{BalanceSizes, KernelSettings};
 use crate::flows::kernel_table::KernelFlowTable;
 use crate::flows::netlink::{Netlink, interface_towards};
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::FlowTable;
 
-/// Loads or adopts the data path. Without it the daemon goes on by relaying. The second value tells an operator in one line how it stands.
+/// How the data path stands.
+pub struct Loaded {
+    /// `None` without a kernel data path; the daemon then goes on by relaying.
+    pub flows: Option<Arc<dyn FlowTable>>,
+    pub balancer: Option<Arc<Balancer>>,
+    /// One line for an operator.
+    pub state: String,
+}
+
+/// Maglev tables at a time, if the configuration needs no more.
+const RINGS: u32 = 64;
+/// Clients with affinity that are remembered at a time.
+const CLIENTS: u32 = 262_144;
+
+/// Loads or adopts the data path.
 pub fn load(
     plan: &DatapathPlan,
     listeners: &[ListenerPlan],
-    table: &RoutingTable,
+    shared: &Arc<ArcSwap<RoutingTable>>,
     ports: &PortAllocator,
     replace: bool,
-) -> (Option<Arc<dyn FlowTable>>, String) {
+) -> Loaded {
+    let table = &*shared.load_full();
+    let layer4 = listeners.iter().any(|listener| listener.protocol.is_layer4());
     let settings = KernelSettings {
         interfaces: match &plan.interfaces {
             Interfaces::Named(names) => names.clone(),
@@ -40,10 +58,21 @@ pub fn load(
         pin_dir: plan.pin_dir.clone(),
         max_flows: plan.max_flows,
         replace,
+        balance: layer4.then(|| BalanceSizes {
+            max_flows: plan.balance.max_flows,
+            ring_size: plan.balance.maglev_size,
+            // Each rule may have one for TCP and one for UDP, and each may be in force twice while it is exchanged.
+            rings: RINGS.max(4 * (table.rules().len() as u32 + 1)),
+            clients: CLIENTS,
+        }),
     };
     match KernelFlowTable::open(&settings, plan.flow_idle_timeout, ports, |instance| session(table, instance))
     {
-        Ok((flows, adopted)) => {
+        Ok((flows, maps, adopted)) => {
+            let balancer = match balancer(plan, maps, &flows, shared) {
+                Ok(balancer) => balancer,
+                Err(error) => return without(format!("Layer-4 flows cannot be looked after: {error}")),
+            };
             let interfaces = flows.interfaces().join(", ");
             tracing::info!(interfaces, "kernel data path attached (TCX)");
             if adopted.flows > 0 {
@@ -60,7 +89,7 @@ pub fn load(
                 );
             }
             warn_of_super_packets(&flows);
-            (Some(flows), format!("TCX on {interfaces}"))
+            Loaded { flows: Some(flows), balancer: Some(balancer), state: format!("TCX on {interfaces}") }
         }
         Err(error) => without(error.to_string()),
     }
@@ -84,9 +113,33 @@ fn warn_of_super_packets(flows: &KernelFlowTable) {
     }
 }
 
-fn without(reason: String) -> (Option<Arc<dyn FlowTable>>, String) {
+fn balancer(
+    plan: &DatapathPlan,
+    maps: balance::Maps,
+    flows: &KernelFlowTable,
+    table: &Arc<ArcSwap<RoutingTable>>,
+) -> io::Result<Arc<Balancer>> {
+    let settings = BalanceSettings {
+        ring_size: plan.balance.maglev_size,
+        ports: plan.balance.source_ports.clone(),
+        new_flow_limit: plan.balance.new_flows,
+        tcp_idle: plan.flow_idle_timeout,
+        udp_idle: plan.balance.udp_idle_timeout,
+    };
+    let table = Arc::clone(table);
+    let session = Box::new(move |instance| session(&table.load(), instance));
+    let balancer = Arc::new(Balancer::adopt(maps, Arc::clone(flows.next_hops()), settings, session));
+    balancer.start()?;
+    let adopted = balancer.totals().flows;
+    if adopted > 0 {
+        tracing::info!(flows = adopted, "Layer-4 flows of an earlier daemon go on");
+    }
+    Ok(balancer)
+}
+
+fn without(reason: String) -> Loaded {
     tracing::warn!("every connection is relayed in user space: {reason}");
-    (None, format!("not loaded: {reason}"))
+    Loaded { flows: None, balancer: None, state: format!("not loaded: {reason}") }
 }
 
 /// Begins a session on the instance with this address.

@@ -49,7 +49,9 @@ impl Exemption {
         if !tracking.is_active() {
             return;
         }
-        let may_leave = listeners.iter().filter(|listener| listener.offload != Offload::Relay);
+        let may_leave = listeners
+            .iter()
+            .filter(|listener| !listener.protocol.is_layer4() && listener.offload != Offload::Relay);
         let exempt = Exempt {
             vips: may_leave.map(|listener| listener.address).collect(),
             instances: table.instances().map(|(_, _, instance)| instance.address).collect(),

@@ -22,6 +22,9 @@ pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "data path    {style}{}{style:#}", datapath.detail)?;
     if datapath.loaded {
         writeln!(out, "flows        {} of {}", datapath.flows, datapath.max_flows)?;
+        if datapath.l4_max_flows > 0 {
+            writeln!(out, "layer 4      {} flows of {}", datapath.l4_flows, datapath.l4_max_flows)?;
+        }
     }
     let count = &status.connections;
     writeln!(
@@ -36,12 +39,13 @@ pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     )?;
 
     writeln!(out)?;
-    let mut listeners = Table::new(&["LISTENER", "ADDRESS", "PROTOCOL", "OFFLOAD"]);
+    let mut listeners = Table::new(&["LISTENER", "ADDRESS", "PROTOCOL", "SOURCE", "OFFLOAD"]);
     for listener in &status.listeners {
         listeners.row(vec![
             Cell::new(&listener.name),
             Cell::new(listener.address),
             Cell::new(&listener.protocol),
+            Cell::new(&listener.source),
             Cell::new(&listener.offload),
         ]);
     }

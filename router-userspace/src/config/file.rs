@@ -56,6 +56,11 @@ pub(super) struct Datapath {
     pub source_addresses: Option<Placed<Vec<Placed<IpAddr>>>>,
     pub source_ports: Placed<RangeInclusive<u16>>,
     pub notrack: Placed<bool>,
+    pub l4_max_flows: Placed<u32>,
+    pub l4_source_ports: Placed<RangeInclusive<u16>>,
+    pub l4_new_flows: Placed<u32>,
+    pub udp_idle_timeout: Placed<Duration>,
+    pub maglev_size: Placed<u32>,
 }
 
 pub(super) struct Listener {
@@ -82,7 +87,7 @@ pub(super) struct Listener {
     pub backlog: Placed<u32>,
     pub max_segment: Option<Placed<u16>>,
     /// The proxies in front that announce clients; empty if there are none.
-    pub announced_by: Vec<IpNet>,
+    pub announced_by: Option<Placed<Vec<IpNet>>>,
     pub identity: Identity,
 }
 
@@ -217,6 +222,11 @@ fn datapath(section: Section<'_, '_>) -> Datapath {
         source_addresses: section.list("source_addresses", values::ip_address),
         source_ports: section.defaulted("source_ports", values::port_range),
         notrack: section.defaulted("notrack", values::boolean),
+        l4_max_flows: section.defaulted("l4_max_flows", values::integer(20..=10_000_000)),
+        l4_source_ports: section.defaulted("l4_source_ports", values::port_range),
+        l4_new_flows: section.defaulted("l4_new_flows", values::integer(0..=1_000_000_000)),
+        udp_idle_timeout: section.defaulted("udp_idle_timeout", values::duration(SECOND..=DAY)),
+        maglev_size: section.defaulted("maglev_size", values::integer(101..=5_000_011)),
     };
     section.finish();
     datapath
@@ -245,14 +255,8 @@ fn listener(section: Section<'_, '_>) -> Listener {
         span: section.span.clone(),
         name: section.required("name", values::name),
         address: section.required("address", values::socket_address),
-        protocol: section.defaulted(
-            "protocol",
-            values::choice(&[("http", Protocol::Http), ("tls", Protocol::Tls)], &["tcp", "udp"]),
-        ),
-        source: section.defaulted(
-            "source",
-            values::choice(&[("snat", Source::Snat)], &["transparent", "dsr-l2", "dsr-ipip"]),
-        ),
+        protocol: section.defaulted("protocol", values::choice(PROTOCOLS, &[])),
+        source: section.defaulted("source", values::choice(SOURCES, &["transparent", "dsr-l2", "dsr-ipip"])),
         offload: section.defaulted(
             "offload",
             values::choice(
@@ -278,14 +282,14 @@ fn listener(section: Section<'_, '_>) -> Listener {
         max_segment: section.optional("max_segment", values::integer(536..=65_495)),
         announced_by: section
             .table("accept_proxy_protocol", &schema::ACCEPT_PROXY_PROTOCOL)
-            .map_or_else(Vec::new, announced_by),
+            .and_then(announced_by),
         identity: identity::read(&section),
     };
     section.finish();
     listener
 }
 
-fn announced_by(section: Section<'_, '_>) -> Vec<IpNet> {
+fn announced_by(section: Section<'_, '_>) -> Option<Placed<Vec<IpNet>>> {
     let from = section.required("from", |found| {
         let networks = identity::network_list(found)?;
         if networks.is_empty() {
@@ -295,8 +299,13 @@ fn announced_by(section: Section<'_, '_>) -> Vec<IpNet> {
         Ok(networks)
     });
     section.finish();
-    from.map_or_else(Vec::new, |from| from.value)
+    from
 }
+
+const PROTOCOLS: &[(&str, Protocol)] =
+    &[("http", Protocol::Http), ("tls", Protocol::Tls), ("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+
+const SOURCES: &[(&str, Source)] = &[("snat", Source::Snat)];
 
 fn pool(section: Section<'_, '_>) -> Pool {
     let pool = Pool {

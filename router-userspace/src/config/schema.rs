@@ -85,6 +85,11 @@ pub static DATAPATH: Section = Section {
         key("source_addresses", "[\"10.0.2.1\"]"),
         with_default("source_ports", "\"20000-59999\""),
         with_default("notrack", "true"),
+        with_default("l4_max_flows", "1_000_000"),
+        with_default("l4_source_ports", "\"10000-19999\""),
+        with_default("l4_new_flows", "100_000"),
+        with_default("udp_idle_timeout", "\"1m\""),
+        with_default("maglev_size", "65_537"),
     ],
     later: &[],
 };

@@ -24,6 +24,29 @@ pub use crate::core::request::Protocol;
 pub enum Source {
     /// The router's own.
     Snat,
+    /// The client's; answers come back through this host.
+    Transparent,
+    /// The client's, in a packet that is still addressed to the VIP; the instance answers the client directly.
+    DsrL2,
+    /// The same, wrapped in another IP header.
+    DsrIpip,
+}
+
+impl Source {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Snat => "snat",
+            Self::Transparent => "transparent",
+            Self::DsrL2 => "dsr-l2",
+            Self::DsrIpip => "dsr-ipip",
+        }
+    }
+
+    /// Whether instances answer clients directly, from the VIP.
+    pub fn is_direct_return(self) -> bool {
+        matches!(self, Self::DsrL2 | Self::DsrIpip)
+    }
 }
 
 /// When a connection leaves user space.

@@ -37,9 +37,12 @@ pub fn list(state: &State, query: &FlowQuery) -> Result<Flows, Refusal> {
         Some(other) => return Err(Refusal::bad_request(format!("count is {other}"), "give 1 or 0")),
     };
     if only_count && filter.accepts_all() {
-        return Ok(Flows { count: state.flows.as_ref().map_or(0, |flows| flows.len()), flows: None });
+        let layer4 = state.layer4.as_ref().map_or(0, |flows| flows.count());
+        let count = state.flows.as_ref().map_or(0, |flows| flows.len()) + layer4;
+        return Ok(Flows { count, flows: None });
     }
     let mut found = state.flows.as_ref().map(|flows| flows.flows()).unwrap_or_default();
+    found.extend(state.layer4.iter().flat_map(|flows| flows.flows()));
     found.retain(|flow| filter.accepts(flow));
     let count = found.len();
     if only_count {
@@ -55,7 +58,8 @@ pub fn list(state: &State, query: &FlowQuery) -> Result<Flows, Refusal> {
 struct Filter {
     instance: Option<SocketAddr>,
     client: Option<Client>,
-    listener: Option<SocketAddr>,
+    /// Its address, and its protocol if it was named.
+    listener: Option<(SocketAddr, Option<String>)>,
 }
 
 enum Client {
@@ -75,7 +79,8 @@ impl Filter {
         };
         let listener = |text: &String| {
             let named = listeners.iter().find(|listener| listener.name == *text);
-            named.map(|listener| listener.address).or_else(|| text.parse().ok()).ok_or_else(|| {
+            let named = named.map(|listener| (listener.address, Some(listener.protocol.clone())));
+            named.or_else(|| Some((text.parse().ok()?, None))).ok_or_else(|| {
                 let known: Vec<_> = listeners.iter().map(|listener| listener.name.as_str()).collect();
                 unknown("listener", text, &known)
             })
@@ -93,7 +98,10 @@ impl Filter {
 
     fn accepts(&self, flow: &FlowInfo) -> bool {
         self.instance.is_none_or(|instance| flow.instance == instance)
-            && self.listener.is_none_or(|listener| listens_for(listener, flow.vip))
+            && self.listener.as_ref().is_none_or(|(listener, protocol)| {
+                let like = |protocol: &String| (protocol == "udp") == (flow.protocol == "udp");
+                listens_for(*listener, flow.vip) && protocol.as_ref().is_none_or(like)
+            })
             && self.client.as_ref().is_none_or(|client| match client {
                 Client::Socket(address) => flow.client == *address,
                 Client::Network(network) => network.contains(&flow.client.ip()),
@@ -159,9 +167,13 @@ impl<'a> Names<'a> {
         }
     }
 
-    fn listener(&self, vip: SocketAddr) -> Option<&Listener> {
-        let exact = self.listeners.iter().find(|listener| listener.address == vip);
-        exact.or_else(|| self.listeners.iter().find(|listener| listens_for(listener.address, vip)))
+    fn listener(&self, vip: SocketAddr, protocol: &str) -> Option<&Listener> {
+        // The ports of UDP and TCP are different ports.
+        let like = |listener: &&Listener| (listener.protocol == "udp") == (protocol == "udp");
+        let exact = self.listeners.iter().filter(like).find(|listener| listener.address == vip);
+        exact.or_else(|| {
+            self.listeners.iter().filter(like).find(|listener| listens_for(listener.address, vip))
+        })
     }
 
     fn describe(&self, flow: FlowInfo) -> Flow {
@@ -172,7 +184,7 @@ impl<'a> Names<'a> {
             vip: flow.vip,
             source: flow.source,
             instance_address: flow.instance,
-            listener: self.listener(flow.vip).map(|listener| listener.name.clone()),
+            listener: self.listener(flow.vip, flow.protocol).map(|listener| listener.name.clone()),
             pool: instance.map(|&(pool, _)| pool.to_owned()),
             instance: instance.map(|&(_, name)| name.to_owned()),
             rule: Some(flow.rule).filter(|rule| !rule.is_empty()),
@@ -184,6 +196,7 @@ impl<'a> Names<'a> {
             .to_owned(),
             age_seconds: flow.age.as_secs_f64(),
             idle_seconds: flow.idle.as_secs_f64(),
+            protocol: flow.protocol.to_owned(),
             packets_to_instance: flow.packets_to_instance,
             bytes_to_instance: flow.bytes_to_instance,
             packets_to_client: flow.packets_to_client,

@@ -77,6 +77,12 @@ pub struct Datapath {
     pub flows: u64,
     /// Greatest number of flows.
     pub max_flows: u64,
+    /// Flows of Layer-4 listeners. Absent from older daemons.
+    #[serde(default)]
+    pub l4_flows: u64,
+    /// How many of them the table is made for; 0 without such listeners.
+    #[serde(default)]
+    pub l4_max_flows: u64,
 }
 
 /// Connections and requests since the daemon started, and those open now.
@@ -99,7 +105,10 @@ pub struct Listener {
     pub address: SocketAddr,
     /// `http`, `tls`, `tcp` or `udp`.
     pub protocol: String,
-    /// `auto`, `bind`, `handoff` or `relay`.
+    /// Whose address instances see: `snat`, `transparent`, `dsr-l2` or `dsr-ipip`. Absent from older daemons.
+    #[serde(default)]
+    pub source: String,
+    /// `auto`, `bind`, `handoff` or `relay`; `kernel` for Layer-4 listeners.
     pub offload: String,
 }
 
@@ -322,12 +331,20 @@ pub struct Flow {
     pub state: String,
     pub age_seconds: f64,
     pub idle_seconds: f64,
-    /// Packets translated since the handoff.
-    pub packets_to_instance: u64,
+    /// `tcp` or `udp`.
+    #[serde(default = "tcp")]
+    pub protocol: String,
+    /// Packets translated since the handoff. Not known of Layer-4 flows.
+    pub packets_to_instance: Option<u64>,
     /// Bytes of those packets, from the IP header on.
     pub bytes_to_instance: u64,
-    pub packets_to_client: u64,
+    pub packets_to_client: Option<u64>,
+    /// Of Layer-4 flows with direct server return 0: these bytes do not pass here.
     pub bytes_to_client: u64,
+}
+
+fn tcp() -> String {
+    "tcp".to_owned()
 }
 
 /// Answer to `GET /v1/reasons`: every name that can appear as a reason, with what it means.

@@ -16,7 +16,7 @@ use crate::core::preload::Planner;
 use crate::core::request::HttpRequest;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::PortAllocator;
-use crate::flows::table::FlowTable;
+use crate::flows::table::{FlowTable, Layer4Flows};
 
 /// Reads a head exactly as a listener does, so that `explain` judges what traffic would meet.
 pub trait HeadReader: Send + Sync {
@@ -54,6 +54,8 @@ pub struct State {
     pub counters: Arc<Counters>,
     /// `None` if no kernel data path is loaded.
     pub flows: Option<Arc<dyn FlowTable>>,
+    /// The flows of Layer-4 listeners; `None` if no kernel data path is loaded.
+    pub layer4: Option<Arc<dyn Layer4Flows>>,
     /// The router's ports towards instances.
     pub ports: Arc<PortAllocator>,
     /// One line: where the data path is attached, or why it is not loaded.
@@ -79,6 +81,7 @@ impl fmt::Debug for State {
 impl From<&ListenerPlan> for Listener {
     fn from(plan: &ListenerPlan) -> Self {
         let offload = match plan.offload {
+            _ if plan.protocol.is_layer4() => "kernel",
             Offload::Auto => "auto",
             Offload::Handoff => "handoff",
             Offload::Relay => "relay",
@@ -87,6 +90,7 @@ impl From<&ListenerPlan> for Listener {
             name: plan.name.clone(),
             address: plan.address,
             protocol: plan.protocol.name().to_owned(),
+            source: plan.source.name().to_owned(),
             offload: offload.to_owned(),
         }
     }

@@ -32,6 +32,8 @@ pub fn status(state: &State) -> Status {
             detail: state.datapath.clone(),
             flows: flows.map_or(0, |flows| flows.len() as u64),
             max_flows: flows.map_or(0, |flows| flows.capacity() as u64),
+            l4_flows: state.layer4.as_ref().map_or(0, |flows| flows.count() as u64),
+            l4_max_flows: state.layer4.as_ref().map_or(0, |flows| flows.capacity() as u64),
         },
         connections: Connections {
             accepted: counters.accepted.get(),

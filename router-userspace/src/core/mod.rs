@@ -20,6 +20,7 @@ pub mod methods;
 pub mod networks;
 pub mod path;
 pub mod persistence;
+pub mod placement;
 pub mod pool;
 pub mod preload;
 pub mod proxy_protocol;

@@ -49,6 +49,10 @@ pub enum Protocol {
     Http,
     /// TLS, of which only the ClientHello is read.
     Tls,
+    /// Anything over TCP: connections are placed by the client's address alone, packet by packet, in the kernel.
+    Tcp,
+    /// The same for datagrams of UDP.
+    Udp,
 }
 
 impl Protocol {
@@ -57,7 +61,14 @@ impl Protocol {
         match self {
             Self::Http => "http",
             Self::Tls => "tls",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
         }
+    }
+
+    /// Whether nothing is known of a client but its address, and user space never sees it: Layer 4.
+    pub fn is_layer4(self) -> bool {
+        matches!(self, Self::Tcp | Self::Udp)
     }
 }
 

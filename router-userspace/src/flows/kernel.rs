@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
@@ -19,11 +20,13 @@ use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::EbpfLogger;
 use router_common::abi::LAYOUT_VERSION;
+use router_common::abi::balance::{Affinity, AffinityKey, ENDPOINT_BUCKETS, RING_CHUNK, RuleKey};
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
 
+use super::balance::{self, FLOWS_PER_BUCKET};
 use super::mapped::Mapped;
 
 /// The compiled kernel programs, as an ELF object.
@@ -33,12 +36,64 @@ pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), 
 const MAX_NEXT_HOPS: u32 = 4096;
 
 /// Every map that is pinned. `LAYOUT` comes last: its presence tells that the others are complete.
-const PINNED_MAPS: [&str; 8] =
-    ["KEYS", "KEYS6", "FLOWS", "NEXT_HOPS", "PACKETS", "SYN_OPTIONS", "SYN_OPTIONS6", "LAYOUT"];
+const PINNED_MAPS: [&str; 20] = [
+    "KEYS",
+    "KEYS6",
+    "FLOWS",
+    "NEXT_HOPS",
+    "PACKETS",
+    "SYN_OPTIONS",
+    "SYN_OPTIONS6",
+    "BALANCE_SETTINGS",
+    "ENDPOINTS",
+    "SERVICES",
+    "INSTANCES",
+    "GROUPS",
+    "RINGS",
+    "L4_FLOWS",
+    "REPLIES",
+    "CLIENT_RULES",
+    "AFFINITY",
+    "NEW_FLOWS",
+    "LINKS",
+    "LAYOUT",
+];
+
+/// Those whose size depends on whether there are Layer-4 listeners, and those that refer to them.
+const BALANCE_MAPS: [&str; 8] =
+    ["BALANCE_SETTINGS", "ENDPOINTS", "SERVICES", "INSTANCES", "GROUPS", "RINGS", "L4_FLOWS", "REPLIES"];
+
+/// References to flows have 20 bits for their bucket.
+const MAX_FLOW_BUCKETS: u32 = 1 << 20;
 
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// Where every distribution mounts the BPF file system.
 const BPF_FS: &str = "/sys/fs/bpf";
+
+/// A program, and where it is attached.
+struct Hook {
+    program: &'static str,
+    attach_type: TcAttachType,
+    /// How links of it are called.
+    name: &'static str,
+    /// Only for Layer-4 listeners.
+    layer4: bool,
+}
+
+/// In the order in which they are attached. Layer 4 stands beside the ingress of handed-off flows: no packet belongs to both, so their order on
+/// the hook does not matter.
+const HOOKS: [Hook; 3] = [
+    Hook { program: "router_ingress", attach_type: TcAttachType::Ingress, name: "ingress", layer4: false },
+    Hook { program: "router_egress", attach_type: TcAttachType::Egress, name: "egress", layer4: false },
+    Hook { program: "router_layer4", attach_type: TcAttachType::Ingress, name: "layer4", layer4: true },
+];
+
+impl Hook {
+    /// Interface names hold neither `/` nor `:`, so the name is unique.
+    fn link(&self, interface: &str) -> String {
+        format!("{}:{interface}", self.name)
+    }
+}
 
 /// `bpf(2)` flag: the key must not exist yet.
 const BPF_NOEXIST: u64 = 1;
@@ -54,6 +109,21 @@ pub struct KernelSettings {
     pub max_flows: u32,
     /// Start anew instead of adopting: existing handed-off connections end.
     pub replace: bool,
+    /// `None` if there is no Layer-4 listener: then its tables are as small as can be.
+    pub balance: Option<BalanceSizes>,
+}
+
+/// How large the tables of Layer-4 listeners are to be; ignored where such tables are adopted.
+#[derive(Clone, Copy, Debug)]
+pub struct BalanceSizes {
+    /// Greatest number of stored flows.
+    pub max_flows: u32,
+    /// Places of a Maglev table.
+    pub ring_size: u32,
+    /// Maglev tables, those included that are being built.
+    pub rings: u32,
+    /// Clients that are remembered.
+    pub clients: u32,
 }
 
 /// Why there is no kernel data path. Each says what to do.
@@ -115,6 +185,7 @@ pub struct Opened {
     pub kernel: Kernel,
     pub flows: Mapped<Flow>,
     pub next_hops: Mapped<NextHop>,
+    pub balance: balance::Maps,
     /// Maps of an earlier daemon were taken over.
     pub adopted: bool,
 }
@@ -135,6 +206,12 @@ impl Kernel {
         }
         let adopted = pins.check_layout()?;
 
+        if settings.balance.is_some() {
+            pins.make_room_for_balancing()?;
+        }
+        // Flows of an earlier daemon go on though their listeners may be gone.
+        let layer4 = settings.balance.is_some() || pins.balances();
+
         let mut loader = EbpfLoader::new();
         let log_level = kernel_log_level();
         loader
@@ -144,23 +221,32 @@ impl Kernel {
             .map_max_entries("KEYS6", settings.max_flows.saturating_mul(2))
             .map_max_entries("NEXT_HOPS", MAX_NEXT_HOPS)
             .override_global("AYA_LOG_LEVEL", &log_level, false);
+        if let Some(sizes) = &settings.balance {
+            let buckets = sizes.max_flows.div_ceil(FLOWS_PER_BUCKET as u32).clamp(2, MAX_FLOW_BUCKETS);
+            loader
+                .map_max_entries("ENDPOINTS", 2 * ENDPOINT_BUCKETS)
+                .map_max_entries("RINGS", sizes.rings * sizes.ring_size.div_ceil(RING_CHUNK as u32))
+                .map_max_entries("L4_FLOWS", buckets)
+                .map_max_entries("REPLIES", buckets)
+                .map_max_entries("AFFINITY", sizes.clients);
+        }
         let mut ebpf = loader.load(OBJECT).map_err(|error| refused("the kernel programs' maps", error))?;
         // Without a listener for its messages the kernel side works all the same.
         let logger = EbpfLogger::init(&mut ebpf).ok();
 
-        for (program, attach_type) in
-            [("router_ingress", TcAttachType::Ingress), ("router_egress", TcAttachType::Egress)]
-        {
+        let wanted = HOOKS.iter().filter(|hook| !hook.layer4 || layer4);
+        for hook in wanted.clone() {
             let program: &mut SchedClassifier = ebpf
-                .program_mut(program)
+                .program_mut(hook.program)
                 .and_then(|found| found.try_into().ok())
                 .expect("the object is built together with this file");
             program.load().map_err(|error| refused("a kernel program", error))?;
             for interface in &settings.interfaces {
-                pins.attach(program, interface, attach_type)?;
+                pins.attach(program, interface, hook)?;
             }
         }
-        pins.detach_others(&settings.interfaces)?;
+        let names = |hook: &Hook| settings.interfaces.iter().map(|name| hook.link(name)).collect::<Vec<_>>();
+        pins.detach_others(&wanted.flat_map(names).collect())?;
 
         let keys = ByFamily::take(&mut ebpf, ["KEYS", "KEYS6"])?;
         let syn_options = ByFamily::take(&mut ebpf, ["SYN_OPTIONS", "SYN_OPTIONS6"])?;
@@ -171,6 +257,7 @@ impl Kernel {
         layout.set(0, LAYOUT_VERSION, 0).map_err(map_error)?;
         let flows = mapped(take(&mut ebpf, "FLOWS")?)?;
         let next_hops = mapped(take(&mut ebpf, "NEXT_HOPS")?)?;
+        let balance = balance_maps(&mut ebpf)?;
         let kernel = Self {
             keys,
             syn_options,
@@ -180,7 +267,7 @@ impl Kernel {
             interfaces: settings.interfaces.clone(),
             _ebpf: ebpf,
         };
-        Ok(Opened { kernel, flows, next_hops, adopted })
+        Ok(Opened { kernel, flows, next_hops, balance, adopted })
     }
 
     /// Inserts a key that must not exist yet.
@@ -278,6 +365,51 @@ fn remove_if<K: aya::Pod, V: aya::Pod>(
     }
 }
 
+/// Groups by the client's address.
+#[derive(Debug)]
+pub struct ClientRules(Mutex<LpmTrie<MapData, RuleKey, u32>>);
+
+impl ClientRules {
+    /// Enters a network: the first `length` bits of the key count.
+    pub fn insert(&self, key: &RuleKey, length: u32, value: u32) -> Result<(), String> {
+        let mut trie = lock(&self.0);
+        trie.insert(&Key::new(length, *key), value, 0).map_err(|error| map_error(error).to_string())
+    }
+
+    /// Fine if there is none.
+    pub fn remove(&self, key: &RuleKey, length: u32) {
+        let _ = lock(&self.0).remove(&Key::new(length, *key));
+    }
+
+    /// Removes what `keep` does not want.
+    pub fn retain(&self, keep: impl Fn(&RuleKey) -> bool) {
+        let mut trie = lock(&self.0);
+        let gone: Vec<_> = trie.keys().flatten().filter(|key| !keep(&key.data())).collect();
+        for key in gone {
+            let _ = trie.remove(&key);
+        }
+    }
+}
+
+/// Where clients were served.
+#[derive(Debug)]
+pub struct ClientMemory(Mutex<HashMap<MapData, AffinityKey, Affinity>>);
+
+impl ClientMemory {
+    /// Notes that a client is still served by an instance, unless it has another one meanwhile.
+    pub fn note(&self, key: AffinityKey, affinity: Affinity) {
+        let mut clients = lock(&self.0);
+        let known = clients.get(&key, 0).ok();
+        let newer = |known: Affinity| {
+            known.instance == affinity.instance && affinity.seen.wrapping_sub(known.seen).cast_signed() > 0
+        };
+        if known.is_none_or(newer) {
+            // A client that is forgotten is placed by the ring.
+            let _ = clients.insert(key, affinity, 0);
+        }
+    }
+}
+
 /// The directory where links and maps are kept.
 struct Pins<'a> {
     dir: &'a Path,
@@ -312,6 +444,27 @@ impl Pins<'_> {
         }
     }
 
+    /// Entries of the table of endpoints: 1 if it was made without any Layer-4 listener, `None` if there is none to adopt.
+    fn endpoints(&self) -> Option<u32> {
+        let data = MapData::from_pin(self.dir.join("ENDPOINTS")).ok()?;
+        data.info().ok().map(|info| info.max_entries())
+    }
+
+    /// Whether there are tables of Layer-4 listeners to adopt.
+    fn balances(&self) -> bool {
+        self.endpoints().is_some_and(|entries| entries > 1)
+    }
+
+    /// Maps that were made without any Layer-4 listener hold nothing and have no room: they are made anew.
+    fn make_room_for_balancing(&self) -> Result<(), KernelError> {
+        if self.endpoints() == Some(1) {
+            for name in BALANCE_MAPS.iter().chain(&["AFFINITY"]) {
+                self.unpin(name)?;
+            }
+        }
+        Ok(())
+    }
+
     fn remove_all(&self) -> Result<(), KernelError> {
         for entry in self.entries()? {
             self.unpin(&entry)?;
@@ -320,13 +473,8 @@ impl Pins<'_> {
     }
 
     /// Attaches, or puts the new program behind the link that an earlier daemon left.
-    fn attach(
-        &self,
-        program: &mut SchedClassifier,
-        interface: &str,
-        attach_type: TcAttachType,
-    ) -> Result<(), KernelError> {
-        let pin = self.dir.join(link_name(interface, attach_type));
+    fn attach(&self, program: &mut SchedClassifier, interface: &str, hook: &Hook) -> Result<(), KernelError> {
+        let pin = self.dir.join(hook.link(interface));
         if let Ok(link) = PinnedLink::from_pin(&pin) {
             let replaced = SchedClassifierLink::try_from(FdLink::from(link))
                 .ok()
@@ -337,16 +485,20 @@ impl Pins<'_> {
                 return Ok(());
             }
             // The interface was deleted and made again: the old link hangs in the air.
-            self.unpin(&link_name(interface, attach_type))?;
+            self.unpin(&hook.link(interface))?;
         }
         let options = TcAttachOptions::TcxOrder(LinkOrder::default());
         let link =
-            program.attach_with_options(interface, attach_type, options).map_err(|error| match error {
-                ProgramError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::EINVAL) => {
-                    KernelError::NoTcx
-                }
-                error => refused(&format!("to attach to {interface}"), error),
-            })?;
+            program.attach_with_options(interface, hook.attach_type, options).map_err(
+                |error| match error {
+                    ProgramError::SyscallError(error)
+                        if error.io_error.raw_os_error() == Some(libc::EINVAL) =>
+                    {
+                        KernelError::NoTcx
+                    }
+                    error => refused(&format!("to attach to {interface}"), error),
+                },
+            )?;
         let link = program.take_link(link).map_err(|error| refused("a link", error))?;
         FdLink::try_from(link)
             .map_err(|error| refused("a link", error))?
@@ -355,12 +507,8 @@ impl Pins<'_> {
         Ok(())
     }
 
-    /// Detaches from interfaces that are no longer configured.
-    fn detach_others(&self, interfaces: &[String]) -> Result<(), KernelError> {
-        let wanted: BTreeSet<String> = interfaces
-            .iter()
-            .flat_map(|name| [link_name(name, TcAttachType::Ingress), link_name(name, TcAttachType::Egress)])
-            .collect();
+    /// Detaches from interfaces that are no longer configured, and what is no longer needed: all but these links.
+    fn detach_others(&self, wanted: &BTreeSet<String>) -> Result<(), KernelError> {
         for entry in self.entries()? {
             if !PINNED_MAPS.contains(&entry.as_str()) && !wanted.contains(&entry) {
                 self.unpin(&entry)?;
@@ -382,14 +530,6 @@ impl Pins<'_> {
     fn unpin(&self, name: &str) -> Result<(), KernelError> {
         let path = self.dir.join(name);
         fs::remove_file(&path).map_err(|source| io_error(format!("cannot remove {}", path.display()), source))
-    }
-}
-
-/// Interface names hold neither `/` nor `:`, so the name is unique.
-fn link_name(interface: &str, attach_type: TcAttachType) -> String {
-    match attach_type {
-        TcAttachType::Ingress => format!("ingress:{interface}"),
-        _ => format!("egress:{interface}"),
     }
 }
 
@@ -415,6 +555,23 @@ fn mount_bpf_fs() {
 
 fn take(ebpf: &mut Ebpf, name: &str) -> Result<Map, KernelError> {
     Ok(ebpf.take_map(name).expect("the object is built together with this file"))
+}
+
+fn balance_maps(ebpf: &mut Ebpf) -> Result<balance::Maps, KernelError> {
+    let rules = take(ebpf, "CLIENT_RULES").and_then(|map| LpmTrie::try_from(map).map_err(map_error))?;
+    let clients = take(ebpf, "AFFINITY").and_then(|map| HashMap::try_from(map).map_err(map_error))?;
+    Ok(balance::Maps {
+        settings: mapped(take(ebpf, "BALANCE_SETTINGS")?)?,
+        endpoints: mapped(take(ebpf, "ENDPOINTS")?)?,
+        services: mapped(take(ebpf, "SERVICES")?)?,
+        instances: mapped(take(ebpf, "INSTANCES")?)?,
+        groups: mapped(take(ebpf, "GROUPS")?)?,
+        rings: mapped(take(ebpf, "RINGS")?)?,
+        flows: mapped(take(ebpf, "L4_FLOWS")?)?,
+        replies: mapped(take(ebpf, "REPLIES")?)?,
+        rules: ClientRules(Mutex::new(rules)),
+        clients: ClientMemory(Mutex::new(clients)),
+    })
 }
 
 fn mapped<T: super::mapped::SharedWithKernel>(map: Map) -> Result<Mapped<T>, KernelError> {

@@ -12,6 +12,7 @@ use router_common::abi::reason::{PacketReason, RelayReason};
 use router_common::path::syn_options::{ERASE_SACK, ERASE_TIMESTAMPS};
 use socket2::SockRef;
 
+use super::balance;
 use super::custody::{self, Outlook, Ward, Wards};
 use super::expiry::{self, Fate};
 use super::kernel::{InsertError, Kernel, KernelError, KernelSettings, Opened};
@@ -54,14 +55,14 @@ pub struct Adopted {
 }
 
 impl KernelFlowTable {
-    /// Loads or adopts the kernel side. `session` begins a session on the configured instance with an address, if there is one.
+    /// Loads or adopts the kernel side; the tables of Layer-4 listeners are for a [`Balancer`](balance::Balancer). `session` begins a session on the configured instance with an address, if there is one.
     pub fn open(
         settings: &KernelSettings,
         idle_timeout: Duration,
         ports: &PortAllocator,
         session: impl Fn(SocketAddr) -> Option<Session>,
-    ) -> Result<(Arc<Self>, Adopted), KernelError> {
-        let Opened { kernel, flows, next_hops, adopted } = Kernel::open(settings)?;
+    ) -> Result<(Arc<Self>, balance::Maps, Adopted), KernelError> {
+        let Opened { kernel, flows, next_hops, balance, adopted } = Kernel::open(settings)?;
         let io_error = |doing: &str| {
             let doing = doing.to_owned();
             move |source| KernelError::Io { doing, source }
@@ -80,7 +81,12 @@ impl KernelFlowTable {
         });
         let adopted = table.adopt(ports, session);
         table.start_threads().map_err(io_error("cannot start the flow table's threads"))?;
-        Ok((table, adopted))
+        Ok((table, balance, adopted))
+    }
+
+    /// The next hops that flows name.
+    pub fn next_hops(&self) -> &Arc<NextHopTable> {
+        &self.next_hops
     }
 
     /// Interfaces that the kernel programs are attached to.
@@ -240,9 +246,10 @@ impl KernelFlowTable {
             rule: holding.rule.clone(),
             age: Duration::from_nanos(now.saturating_sub(client.born.get())),
             idle: expiry::idle(flow, now),
-            packets_to_instance: client.packets.get(),
+            protocol: "tcp",
+            packets_to_instance: Some(client.packets.get()),
             bytes_to_instance: client.bytes.get(),
-            packets_to_client: instance.packets.get(),
+            packets_to_client: Some(instance.packets.get()),
             bytes_to_client: instance.bytes.get(),
             state,
         }

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
+use router_common::abi::balance;
 use router_common::abi::flow::Flow;
 use router_common::abi::next_hop::NextHop;
 
@@ -18,6 +19,23 @@ pub unsafe trait SharedWithKernel: Sync {}
 unsafe impl SharedWithKernel for Flow {}
 // SAFETY: atomics only, 40 bytes.
 unsafe impl SharedWithKernel for NextHop {}
+
+// SAFETY: atomics only, 64 bytes.
+unsafe impl SharedWithKernel for balance::Settings {}
+// SAFETY: atomics only, 128 bytes.
+unsafe impl SharedWithKernel for balance::EndpointBucket {}
+// SAFETY: atomics only, 64 bytes.
+unsafe impl SharedWithKernel for balance::Service {}
+// SAFETY: atomics only, 64 bytes.
+unsafe impl SharedWithKernel for balance::Instance {}
+// SAFETY: atomics only, 8 bytes.
+unsafe impl SharedWithKernel for balance::Group {}
+// SAFETY: atomics only, 64 bytes.
+unsafe impl SharedWithKernel for balance::RingChunk {}
+// SAFETY: atomics only, 1024 bytes.
+unsafe impl SharedWithKernel for balance::FlowBucket {}
+// SAFETY: atomics only, 64 bytes.
+unsafe impl SharedWithKernel for balance::ReplyBucket {}
 
 /// All values of a map made with BPF_F_MMAPABLE.
 #[derive(Debug)]

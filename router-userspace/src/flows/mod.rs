@@ -2,6 +2,7 @@
 //!
 //! `table` is the interface that the proxy and the control socket see; `kernel` is the only file that names aya.
 
+pub mod balance;
 mod custody;
 mod expiry;
 pub mod kernel;

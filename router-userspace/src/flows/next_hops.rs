@@ -79,6 +79,17 @@ impl NextHopTable {
         if !inner.attached.contains(&route.interface) {
             return Err(RelayReason::NotAttached);
         }
+        self.index(&mut inner, route)
+    }
+
+    /// The same, whatever interface it is behind: for packets that nothing has to come back for.
+    pub fn towards_any(&self, destination: IpAddr) -> Result<u32, RelayReason> {
+        let mut inner = self.lock();
+        let route = inner.route(destination).ok_or(RelayReason::NoRoute)?;
+        self.index(&mut inner, route)
+    }
+
+    fn index(&self, inner: &mut Inner, route: Route) -> Result<u32, RelayReason> {
         let key = (route.interface, route.gateway);
         if let Some(index) = inner.indexes.get(&key) {
             return Ok(*index);
@@ -95,6 +106,11 @@ impl NextHopTable {
         // Last, since an entry with an interface is complete to whoever adopts it.
         entry.interface.set(route.interface);
         Ok(index)
+    }
+
+    /// The index of the interface that a next hop is behind.
+    pub fn interface(&self, index: u32) -> Option<u32> {
+        self.entries.get(index as usize).map(|entry| entry.interface.get())
     }
 
     /// Follows the kernel's changes on a thread of its own for as long as the table is in use.

@@ -57,9 +57,13 @@ pub struct FlowInfo {
     pub rule: String,
     pub age: Duration,
     pub idle: Duration,
-    pub packets_to_instance: u64,
+    /// `tcp` or `udp`.
+    pub protocol: &'static str,
+    /// `None` for Layer-4 flows, of which only bytes are counted.
+    pub packets_to_instance: Option<u64>,
     pub bytes_to_instance: u64,
-    pub packets_to_client: u64,
+    pub packets_to_client: Option<u64>,
+    /// With direct server return 0: these do not pass here.
     pub bytes_to_client: u64,
     /// `custody` (sockets still open), `direct`, `closing` (FIN or RST seen).
     pub state: FlowState,
@@ -70,6 +74,18 @@ pub enum FlowState {
     Custody,
     Direct,
     Closing,
+}
+
+/// The flows of Layer-4 listeners, as the control socket reads them.
+pub trait Layer4Flows: Send + Sync {
+    /// Stored flows, in no particular order.
+    fn flows(&self) -> Vec<FlowInfo>;
+
+    /// Number of stored flows.
+    fn count(&self) -> usize;
+
+    /// Flows that the table is made for; 0 without Layer-4 listeners.
+    fn capacity(&self) -> usize;
 }
 
 /// What the proxy hands connections to, and what the control socket reads.

@@ -15,7 +15,7 @@ pub struct Origin {
     /// Addresses to bind, at most one of each family is used; a family without one is left to the kernel.
     pub addresses: Vec<IpAddr>,
     /// Ports that belong to flows: packets on them may be taken by the packet path.
-    pub flow_ports: Option<RangeInclusive<u16>>,
+    pub flow_ports: Vec<RangeInclusive<u16>>,
 }
 
 impl Origin {
@@ -34,11 +34,11 @@ impl Origin {
         };
         let socket = bind(0)?;
         let port = socket.local_addr()?.port();
-        let Some(flow_ports) = self.flow_ports.as_ref().filter(|ports| ports.contains(&port)) else {
+        if !self.flow_ports.iter().any(|ports| ports.contains(&port)) {
             return Ok(socket);
-        };
+        }
         let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-        for candidate in outside(flow_ports, port) {
+        for candidate in outside(&self.flow_ports, port) {
             match bind(candidate) {
                 Ok(socket) => return Ok(socket),
                 Err(error) => last = error,
@@ -48,13 +48,13 @@ impl Origin {
     }
 }
 
-/// Ports outside of `range`, beginning at a place that `seed`, any number, decides.
-fn outside(range: &RangeInclusive<u16>, seed: u16) -> impl Iterator<Item = u16> {
-    let above = u32::from(*range.end()) + 1..65_536;
-    let below = 1_024..u32::from(*range.start());
-    let count = above.len() + below.len();
-    let skip = usize::from(seed).checked_rem(count).unwrap_or(0);
-    above.chain(below).cycle().skip(skip).take(count.min(ATTEMPTS)).map(|port| port as u16)
+/// Ports outside of all `ranges`, beginning at a place that `seed`, any number, decides.
+fn outside(ranges: &[RangeInclusive<u16>], seed: u16) -> impl Iterator<Item = u16> {
+    let free: Vec<u16> =
+        (1_024..=u16::MAX).rev().filter(|port| !ranges.iter().any(|range| range.contains(port))).collect();
+    let skip = usize::from(seed).checked_rem(free.len()).unwrap_or(0);
+    let count = free.len().min(ATTEMPTS);
+    (skip..skip + count).map(move |place| free[place % free.len()])
 }
 
 #[cfg(test)]
@@ -65,7 +65,7 @@ mod tests {
     fn a_check_stays_out_of_the_flow_ports_even_if_they_are_most_of_all_ports() {
         // All that the kernel gives by itself, by default 32768-60999, lies within.
         let flow_ports = 10_000..=65_000;
-        let origin = Origin { addresses: vec![[127, 0, 0, 1].into()], flow_ports: Some(flow_ports.clone()) };
+        let origin = Origin { addresses: vec![[127, 0, 0, 1].into()], flow_ports: vec![flow_ports.clone()] };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _context = runtime.enter();
         let sockets: Vec<TcpSocket> =
@@ -79,14 +79,13 @@ mod tests {
 
     #[test]
     fn ports_outside_lie_outside_and_begin_anywhere() {
-        let first: Vec<u16> = outside(&(20_000..=59_999), 0).take(2).collect();
-        assert_eq!(first, [60_000, 60_001]);
-        let wrapped: Vec<u16> = outside(&(20_000..=59_999), 5_535).take(2).collect();
-        assert_eq!(wrapped, [65_535, 1_024]);
-        for seed in [0, 1, 30_000, u16::MAX] {
-            assert_eq!(outside(&(20_000..=59_999), seed).count(), ATTEMPTS);
-            assert!(outside(&(1_030..=65_530), seed).all(|port| !(1_030..=65_530).contains(&port)));
-            assert_eq!(outside(&(1_024..=65_535), seed).count(), 0, "every port belongs to flows");
+        let both = [20_000..=59_999, 10_000..=19_999];
+        assert_eq!(outside(&both, 0).take(2).collect::<Vec<_>>(), [65_535, 65_534]);
+        for seed in [0, 1, 5_535, 30_000, u16::MAX] {
+            assert_eq!(outside(&both, seed).count(), ATTEMPTS);
+            assert!(outside(&both, seed).all(|port| !(10_000..=59_999).contains(&port)));
+            assert!(outside(&[1_030..=65_530], seed).all(|port| !(1_030..=65_530).contains(&port)));
+            assert_eq!(outside(&[1_024..=65_535], seed).count(), 0, "every port belongs to flows");
         }
     }
 }

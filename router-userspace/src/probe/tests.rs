@@ -207,7 +207,7 @@ async fn an_http_check_asks_for_its_path_and_host_and_to_close() {
 
 #[tokio::test]
 async fn a_check_that_this_host_cannot_make_says_nothing_about_the_instance() {
-    let origin = Origin { addresses: vec!["192.0.2.1".parse().unwrap()], flow_ports: None };
+    let origin = Origin { addresses: vec!["192.0.2.1".parse().unwrap()], flow_ports: Vec::new() };
     assert!(
         Checker::new(tcp(), None).unwrap().check(server(b"").await, &origin).await.is_err(),
         "not an address of this host"

@@ -59,7 +59,8 @@ pub async fn serve(listener: Arc<Listener>, socket: Socket, peer: SocketAddr) {
 
     let (limits, address) = (settings.head, client.ip());
     let read = match settings.protocol {
-        Protocol::Http => {
+        // Connections below TLS never come to user space.
+        Protocol::Http | Protocol::Tcp | Protocol::Udp => {
             let mut scanner = Scanner::default();
             let find_end =
                 |bytes: &[u8]| scanner.scan(bytes, &limits).map_err(|reason| refusal_of(bytes, reason));
@@ -78,8 +79,8 @@ pub async fn serve(listener: Arc<Listener>, socket: Socket, peer: SocketAddr) {
     };
     context.counters.requests.add(1);
     let reached = match settings.protocol {
-        Protocol::Http => reach_by_head(&listener, &client, &endpoint, first, &mut record).await,
         Protocol::Tls => reach_by_hello(&listener, &client, &endpoint, first, &mut record).await,
+        _ => reach_by_head(&listener, &client, &endpoint, first, &mut record).await,
     };
     match reached {
         Ok(reached) => carry(&listener, endpoint, reached, &record).await,

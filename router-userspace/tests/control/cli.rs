@@ -374,6 +374,7 @@ fn the_quickstart_explains_its_own_requests() {
         table: Arc::new(arc_swap::ArcSwap::from_pointee(plan.table)),
         counters: Arc::default(),
         flows: None,
+        layer4: None,
         ports: Arc::new(router::flows::ports::PortAllocator::new(20_000..=20_009)),
         datapath: "not loaded: this is a test".to_owned(),
         heads: Box::new(Heads),

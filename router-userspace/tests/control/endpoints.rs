@@ -214,6 +214,7 @@ fn explain_takes_a_server_name_where_tls_is_spoken_and_a_request_where_http_is()
         name: "secure".to_owned(),
         address: "10.0.1.1:443".parse().unwrap(),
         protocol: "tls".to_owned(),
+        source: "snat".to_owned(),
         offload: "auto".to_owned(),
     };
     daemon.state.listeners.rcu(|listeners| [&listeners[..], std::slice::from_ref(&secure)].concat());
@@ -345,6 +346,7 @@ fn a_daemon_without_a_data_path_says_why_and_has_no_flows() {
         table: std::sync::Arc::clone(&old.table),
         counters: std::sync::Arc::clone(&old.counters),
         flows: None,
+        layer4: None,
         ports: std::sync::Arc::clone(&old.ports),
         datapath: "not loaded: no permission to load BPF programs".to_owned(),
         heads: Box::new(crate::daemon::Heads),

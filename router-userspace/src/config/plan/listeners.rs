@@ -31,18 +31,25 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
             report.add(problem.earlier(listener.once_only.span.clone(), "every request is routed"));
         }
     }
-    let addresses: Vec<&Placed<SocketAddr>> =
-        file.listeners.iter().filter_map(|listener| listener.address.as_ref()).collect();
-    for (number, address) in addresses.iter().enumerate() {
-        if let Some(earlier) =
-            addresses[..number].iter().find(|earlier| overlap(earlier.value, address.value))
-        {
+    let transports: Vec<(&Placed<SocketAddr>, bool)> = file
+        .listeners
+        .iter()
+        .filter_map(|listener| Some((listener.address.as_ref()?, listener.protocol.value == Protocol::Udp)))
+        .collect();
+    for (number, (address, udp)) in transports.iter().enumerate() {
+        // The ports of UDP and TCP are different ports.
+        let same = |(earlier, other): &&(&Placed<SocketAddr>, bool)| {
+            other == udp && overlap(earlier.value, address.value)
+        };
+        if let Some((earlier, _)) = transports[..number].iter().find(same) {
             let message = format!("listener address {} is already listened on", address.value);
             let problem = Problem::at(address.span.clone(), message)
                 .help("use another address or port; 0.0.0.0 and [::] cover every address of their family");
             report.add(problem.earlier(earlier.span.clone(), "by this listener"));
         }
     }
+    let addresses: Vec<&Placed<SocketAddr>> =
+        transports.iter().filter(|(_, udp)| !udp).map(|(address, _)| *address).collect();
     let admin = file.daemon.admin_listen.as_ref();
     let reports = file.reports.as_ref().and_then(|reports| reports.listen.as_ref());
     for (key, own) in [("admin_listen", admin), ("listen", reports)] {
@@ -99,6 +106,10 @@ pub(super) fn plan(listener: &Listener) -> Option<ListenerPlan> {
         retry_after: listener.retry_after.value,
         backlog: listener.backlog.value,
         max_segment: listener.max_segment.as_ref().map(|size| size.value),
-        accept_proxy_protocol: listener.announced_by.clone(),
+        accept_proxy_protocol: listener
+            .announced_by
+            .as_ref()
+            .map_or_else(Vec::new, |from| from.value.clone()),
+        client_affinity: super::balance::affinity(listener),
     })
 }

@@ -1,5 +1,6 @@
 //! A configuration that is valid as a whole, ready for the daemon to act on.
 
+mod balance;
 mod check;
 mod identities;
 mod listeners;
@@ -85,6 +86,22 @@ pub struct DatapathPlan {
     pub source_ports: RangeInclusive<u16>,
     /// Whether packets of connections that may be handed off are exempted from the host's connection tracking.
     pub notrack: bool,
+    pub balance: BalancePlan,
+}
+
+/// How Layer-4 listeners work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BalancePlan {
+    /// Flows at a time that are stored.
+    pub max_flows: u32,
+    /// The router's ports towards instances for flows with `snat`; apart from `source_ports`.
+    pub source_ports: RangeInclusive<u16>,
+    /// New flows of one processor in a second that are stored; 0 for no limit.
+    pub new_flows: u32,
+    /// How long a UDP flow may carry nothing in either direction.
+    pub udp_idle_timeout: Duration,
+    /// Places of a Maglev table, a prime.
+    pub maglev_size: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +144,8 @@ pub struct ListenerPlan {
     pub max_segment: Option<u16>,
     /// Proxies in front, whose connections begin with a PROXY protocol header; empty if there are none.
     pub accept_proxy_protocol: Vec<IpNet>,
+    /// On a Layer-4 listener: how long a client without flows comes back to its instance; `None` if clients are not remembered.
+    pub client_affinity: Option<Duration>,
 }
 
 /// Checks what values mean to each other. `None` if a part is missing; then `report` says which.
@@ -135,6 +154,7 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
     let group = file.daemon.group.clone().map(|group| group.value);
     listeners::check(&file, report);
     protocol::check(&file, report);
+    balance::check(&file, report);
     network::check(&file, report);
     let listeners = file.listeners.iter().map(listeners::plan).collect::<Option<Vec<_>>>();
     let pools = pools::plan(&file, report);
@@ -153,6 +173,7 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
             return None;
         }
     };
+    balance::check_pools(&file, &table, report);
     Some(Plan {
         daemon,
         datapath: datapath(file.datapath),
@@ -185,5 +206,12 @@ fn datapath(datapath: file::Datapath) -> DatapathPlan {
         source_addresses: addresses.into_iter().map(|address| address.value).collect(),
         source_ports: datapath.source_ports.value,
         notrack: datapath.notrack.value,
+        balance: BalancePlan {
+            max_flows: datapath.l4_max_flows.value,
+            source_ports: datapath.l4_source_ports.value,
+            new_flows: datapath.l4_new_flows.value,
+            udp_idle_timeout: datapath.udp_idle_timeout.value,
+            maglev_size: datapath.maglev_size.value,
+        },
     }
 }

@@ -12,7 +12,9 @@ use crate::core::table::Rule;
 /// Reports keys of listeners that read no HTTP and that have a meaning only for HTTP.
 pub(super) fn check(file: &File, report: &Report<'_>) {
     for listener in file.listeners.iter().filter(|listener| listener.protocol.value != Protocol::Http) {
-        for (key, span) in about_http(listener) {
+        let about_proxy =
+            listener.protocol.value.is_layer4().then(|| about_proxy(listener)).into_iter().flatten();
+        for (key, span) in about_http(listener).into_iter().chain(about_proxy) {
             let protocol = listener.protocol.value.name();
             let message = format!("`{key}` has no meaning for a listener of protocol {protocol:?}");
             let problem = Problem::at(span.clone(), message).help("remove it");
@@ -30,11 +32,14 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
     }
 }
 
+type Written<'l> = Vec<(&'static str, &'l Span)>;
+
+fn written<'l, T>(key: &'static str, value: &'l Placed<T>) -> Option<(&'static str, &'l Span)> {
+    value.written.then_some((key, &value.span))
+}
+
 /// Keys about HTTP that are written for this listener.
-fn about_http(listener: &Listener) -> Vec<(&'static str, &Span)> {
-    fn written<'l, T>(key: &'static str, value: &'l Placed<T>) -> Option<(&'static str, &'l Span)> {
-        value.written.then_some((key, &value.span))
-    }
+fn about_http(listener: &Listener) -> Written<'_> {
     let identity = &listener.identity;
     [
         written("once_only", &listener.once_only),
@@ -45,6 +50,28 @@ fn about_http(listener: &Listener) -> Vec<(&'static str, &Span)> {
         identity.user_span.as_ref().map(|span| ("user", span)),
         identity.groups_span.as_ref().map(|span| ("groups", span)),
         identity.resource_span.as_ref().map(|span| ("resource", span)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Keys about connections that user space accepts.
+fn about_proxy(listener: &Listener) -> Written<'_> {
+    [
+        written("offload", &listener.offload),
+        written("offload_after_bytes", &listener.offload_after_bytes),
+        written("offload_after", &listener.offload_after),
+        written("offload_second_request", &listener.offload_second_request),
+        written("header_timeout", &listener.header_timeout),
+        written("max_header_bytes", &listener.max_header_bytes),
+        written("connect_timeout", &listener.connect_timeout),
+        written("connect_retries", &listener.connect_retries),
+        written("idle_timeout", &listener.idle_timeout),
+        written("half_closed_timeout", &listener.half_closed_timeout),
+        written("backlog", &listener.backlog),
+        listener.max_segment.as_ref().and_then(|size| written("max_segment", size)),
+        listener.announced_by.as_ref().and_then(|from| written("accept_proxy_protocol", from)),
     ]
     .into_iter()
     .flatten()

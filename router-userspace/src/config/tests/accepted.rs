@@ -177,6 +177,7 @@ fn every_setting_is_taken_over() {
             backlog: 128,
             max_segment: Some(1_400),
             accept_proxy_protocol: vec!["10.9.0.0/16".parse().unwrap(), "2001:db8::1/128".parse().unwrap()],
+            client_affinity: None,
         }
     );
     let table = &plan.table;

@@ -9,6 +9,7 @@ mod arbitrary;
 mod changes;
 mod cookies;
 mod files;
+mod layer4;
 mod load;
 mod preloads;
 mod reference;

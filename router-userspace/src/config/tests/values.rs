@@ -27,10 +27,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
     let listener = |line: &str| problems(&BASE.replace("name = \"web\"", &format!("name = \"web\"\n{line}")));
     for (line, wanted) in [
         (
-            "protocol = \"udp\"",
-            "r.toml:4:12: `protocol = \"udp\"` is not supported in this version (use \"http\" or \"tls\")",
-        ),
-        (
             "source = \"transparent\"",
             "r.toml:4:10: `source = \"transparent\"` is not supported in this version (use \"snat\")",
         ),

@@ -49,6 +49,19 @@ pub fn fill(size: usize, members: &[Member<'_>]) -> Box<[u32]> {
     places
 }
 
+/// Whether a number is a prime, as the size of a table has to be.
+pub fn is_prime(number: u32) -> bool {
+    number >= 2
+        && (2..)
+            .take_while(|divisor| divisor * divisor <= u64::from(number))
+            .all(|divisor| u64::from(number) % divisor != 0)
+}
+
+/// The next prime that is not smaller.
+pub fn prime_from(number: u32) -> u32 {
+    (number..).find(|&number| is_prime(number)).unwrap_or(4_294_967_291)
+}
+
 /// One member on its way through the places.
 struct Filler {
     weight: u64,
@@ -134,6 +147,17 @@ mod tests {
             assert!(after.iter().all(|&member| member != removed as u32));
         }
         assert_eq!(fill(SIZE, &all), before);
+    }
+
+    #[test]
+    fn primes_are_told_from_other_numbers() {
+        for prime in [2, 3, 251, 65_537, 655_373, 5_000_011] {
+            assert!(is_prime(prime), "{prime}");
+        }
+        for other in [0, 1, 4, 65_535, 65_536, 655_371] {
+            assert!(!is_prime(other), "{other}");
+        }
+        assert_eq!(prime_from(65_530), 65_537);
     }
 
     proptest! {

@@ -309,6 +309,11 @@ fn query(call: &Call, build: BuildTest) -> Result<Predicate, ExpressionError> {
     Ok(Predicate::Query(not_empty(&call.arguments[0])?, value_test(call, build)?))
 }
 
+/// The networks of a `ClientIP`; `None` if one is wrong, which compiling has reported.
+pub(super) fn networks(call: &Call) -> Option<Vec<IpNet>> {
+    call.arguments.iter().map(|argument| network(argument).ok()).collect()
+}
+
 fn network(argument: &Argument) -> Result<IpNet, ExpressionError> {
     networks::parse(argument.value.trim()).ok_or_else(|| {
         let help = "write an address or a network, such as \"10.0.0.0/8\" or \"2001:db8::/32\"";

@@ -8,6 +8,7 @@
 //!
 //! Many rules: [`cover`] finds the literals that a condition cannot hold without, and [`index`] looks them up.
 
+mod client;
 mod cover;
 mod error;
 mod expression;
@@ -22,6 +23,7 @@ mod token;
 
 use std::ops::Range;
 
+pub use client::ClientCondition;
 pub use error::ExpressionError;
 pub use expression::{Argument, Call, Expression};
 pub use functions::function_names;

@@ -1,0 +1,47 @@
+//! A packet from an instance: it may be an answer to a client.
+
+use super::Outcome;
+use super::datagram::{Datagram, join};
+use super::table::{self, ReplyKey};
+use super::tables::Tables;
+use super::{lifetime, rewrite};
+use crate::abi::balance::{Flow, Settings};
+use crate::abi::reason::PacketReason;
+use crate::path::family::Family;
+use crate::path::ports::Packet;
+
+/// `None` if no flow has this tuple: then it is the stack's, or belongs to a flow that began in user space.
+#[inline(never)]
+pub fn carry<I: Family, P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    settings: &Settings,
+    datagram: &Datagram,
+    index: u32,
+) -> Option<Outcome> {
+    let instance = tables.instance(index)?;
+    let ours = table::same::<I>(&instance.source, &datagram.destination);
+    let to = if ours { [0; 4] } else { datagram.destination };
+    let key = ReplyKey { to, port: datagram.destination_port, instance: index };
+    let is = |flow: &Flow| {
+        flow.instance() == index
+            && match flow.source_port() {
+                0 => {
+                    flow.client_port() == datagram.destination_port
+                        && table::same::<I>(&flow.client, &datagram.destination)
+                }
+                port => ours && port == datagram.destination_port,
+            }
+    };
+    let flow = table::find_reply(tables, settings, &key, is)?;
+    let service = tables.service(flow.service())?;
+    let interface = flow.interface.get();
+    let own = tables.link(interface)?;
+    let ports = join(service.port.get() as u16, flow.client_port());
+    let way = rewrite::way_back(flow, own);
+    if !rewrite::translate::<I, P>(packet, datagram, way, &service.address, &flow.client, ports) {
+        return Some(Outcome::drop(PacketReason::WriteFailed));
+    }
+    lifetime::came_from_instance(tables, flow, datagram, settings.now.get());
+    Some(Outcome::redirect(interface, PacketReason::L4Answered))
+}

@@ -1,0 +1,108 @@
+//! From bytes to a datagram: which packets this route carries, and what it must know of them.
+
+use crate::path::family::{Family, split};
+use crate::path::ports::Packet;
+use crate::wire::Wire;
+use crate::wire::ethernet::Ethernet;
+use crate::wire::{Net16, Net32, PROTOCOL_TCP, PROTOCOL_UDP, tcp};
+
+/// The headers that every datagram has. IP options are not carried, so all offsets are constant.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Headers<I> {
+    pub ethernet: Ethernet,
+    pub ip: I,
+    /// Source and destination port, TCP or UDP.
+    pub ports: Net32,
+    /// UDP: length and checksum; TCP: the sequence number.
+    pub next: Net32,
+}
+
+// SAFETY: a sequence of `Wire` types.
+unsafe impl<I: Wire> Wire for Headers<I> {}
+
+impl<I: Family> Headers<I> {
+    /// Ethernet, IP and the eight bytes that TCP and UDP have at least.
+    pub const LEN: usize = {
+        assert!(size_of::<Self>() == Self::TRANSPORT + 8);
+        size_of::<Self>()
+    };
+    pub const TRANSPORT: usize = Ethernet::LEN + I::LEN;
+    pub const TCP_CHECKSUM: usize = Self::TRANSPORT + 16;
+    pub const UDP_CHECKSUM: usize = Self::TRANSPORT + 6;
+    /// Where the TCP data offset lies; the flags are the byte behind it.
+    const TCP_OFFSET: usize = Self::TRANSPORT + 12;
+}
+
+/// What the later stations need to know. Addresses and ports are as in the packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram {
+    pub source: [u32; 4],
+    pub destination: [u32; 4],
+    pub source_port: u16,
+    pub destination_port: u16,
+    /// IANA protocol number: TCP or UDP.
+    pub protocol: u8,
+    /// TCP flags; 0 for UDP.
+    pub flags: u8,
+    /// Bytes from the IP header on.
+    pub length: u32,
+}
+
+impl Datagram {
+    /// Reads the headers. `None`: not a packet that this route can carry; the stack, or the route behind, sees to it.
+    #[inline(always)]
+    pub fn read<I: Family, P: Packet>(packet: &P) -> Option<Self> {
+        let Headers { ip, ports, .. } = packet.view::<Headers<I>>(0)?;
+        let protocol = ip.carries()?;
+        let available = packet.len() - Ethernet::LEN;
+        let length = ip.length(available);
+        let (flags, header) = match protocol {
+            PROTOCOL_TCP => {
+                let word: &[u8; 2] = packet.view::<Net16>(Headers::<I>::TCP_OFFSET).map(|word| &word.0)?;
+                let header = (word[0] >> 4) as usize * 4;
+                if header < tcp::Tcp::LEN {
+                    return None;
+                }
+                (word[1], header)
+            }
+            PROTOCOL_UDP => (0, 8),
+            _ => return None,
+        };
+        if length > available || length < I::LEN + header {
+            return None;
+        }
+        let (source, destination) = ip.addresses();
+        let (source_port, destination_port) = split(*ports);
+        Some(Self {
+            source,
+            destination,
+            source_port,
+            destination_port,
+            protocol,
+            flags,
+            length: length as u32,
+        })
+    }
+
+    #[inline(always)]
+    pub fn is_tcp(&self) -> bool {
+        self.protocol == PROTOCOL_TCP
+    }
+
+    /// The first packet of a TCP connection.
+    #[inline(always)]
+    pub fn opens(&self) -> bool {
+        self.flags & (tcp::SYN | tcp::ACK | tcp::RST) == tcp::SYN
+    }
+}
+
+/// Two ports as the four bytes that begin the transport header.
+#[inline(always)]
+pub const fn join(source: u16, destination: u16) -> u32 {
+    if cfg!(target_endian = "little") {
+        source as u32 | (destination as u32) << 16
+    } else {
+        (source as u32) << 16 | destination as u32
+    }
+}

@@ -1,0 +1,141 @@
+//! IP in IP (RFC 2003, RFC 2473): the client's packet travels to the instance inside another one, and arrives as it was.
+
+use super::datagram::{Datagram, Headers};
+use crate::abi::balance::Instance;
+use crate::abi::next_hop::NextHop;
+use crate::abi::shared::Shared32;
+use crate::path::family::Family;
+use crate::path::ports::Packet;
+use crate::wire::Wire;
+use crate::wire::checksum::Diff;
+use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet};
+use crate::wire::ipv4::{DONT_FRAGMENT, Ipv4, PROTOCOL_IPIP};
+use crate::wire::ipv6::{Ipv6, PROTOCOL_IPV6};
+
+const TTL: u8 = 64;
+
+/// A header that is put around another one of its family.
+pub trait Outer: Family {
+    const ETHERTYPE: u16;
+    /// What the outer header takes from the inner one.
+    type Taken: Copy;
+
+    fn take(&self) -> Self::Taken;
+
+    /// Writes the outer header. `inner` is the length of the packet inside, in bytes.
+    fn surround(
+        &mut self,
+        taken: Self::Taken,
+        inner: u32,
+        source: &[Shared32; 4],
+        destination: &[Shared32; 4],
+    );
+}
+
+/// The first two headers of a wrapped packet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Front<I> {
+    ethernet: Ethernet,
+    ip: I,
+}
+
+// SAFETY: a sequence of `Wire` types.
+unsafe impl<I: Wire> Wire for Front<I> {}
+
+/// Whether the wrapped packet can leave. A packet that the kernel will cut into segments always can: it makes them smaller.
+#[inline(always)]
+pub fn fits<I: Outer, P: Packet>(packet: &P, datagram: &Datagram, instance: &Instance) -> bool {
+    let mtu = instance.mtu.get();
+    mtu == 0 || datagram.length + I::LEN as u32 <= mtu || packet.part_size() != 0
+}
+
+/// Puts the outer header in front.
+#[inline(always)]
+pub fn wrap<I: Outer, P: Packet>(
+    packet: &mut P,
+    datagram: &Datagram,
+    instance: &Instance,
+    next_hop: &NextHop,
+) -> bool {
+    let Some(Headers { ip, .. }) = packet.view::<Headers<I>>(0) else { return false };
+    let taken = ip.take();
+    if !packet.encapsulate::<I>() {
+        return false;
+    }
+    let Some(Front { ethernet, ip }) = packet.view_mut::<Front<I>>(0) else { return false };
+    for (word, new) in ethernet.addresses.iter_mut().zip(&next_hop.ethernet) {
+        word.set_raw(new.get());
+    }
+    ethernet.ethertype.set_raw(I::ETHERTYPE.to_be());
+    ip.surround(taken, datagram.length, &instance.source, &instance.address);
+    true
+}
+
+impl Outer for Ipv4 {
+    const ETHERTYPE: u16 = ETHERTYPE_IPV4;
+    /// Type of service, identification, and the bit that forbids fragments. What may be fragmented inside may be outside; the numbers of
+    /// its fragments are then the sender's.
+    type Taken = (u8, u16, u16);
+
+    #[inline(always)]
+    fn take(&self) -> Self::Taken {
+        (self.tos, self.identification.raw(), self.fragment.raw() & DONT_FRAGMENT.to_be())
+    }
+
+    #[inline(always)]
+    fn surround(
+        &mut self,
+        (tos, identification, fragment): Self::Taken,
+        inner: u32,
+        source: &[Shared32; 4],
+        destination: &[Shared32; 4],
+    ) {
+        let (source, destination) = (source[0].get(), destination[0].get());
+        // Beyond 64 KiB ("BIG TCP") the field holds 0.
+        let length = inner + <Self as Family>::LEN as u32;
+        let length = if length > u16::MAX as u32 { 0 } else { (length as u16).to_be() };
+        self.version_ihl = Self::VERSION_4_NO_OPTIONS;
+        self.tos = tos;
+        self.total_length.set_raw(length);
+        self.identification.set_raw(identification);
+        self.fragment.set_raw(fragment);
+        self.ttl = TTL;
+        self.protocol = PROTOCOL_IPIP;
+        self.source.set_raw(source);
+        self.destination.set_raw(destination);
+        let mut sum = Diff::default();
+        sum.insert16(u16::from_ne_bytes([Self::VERSION_4_NO_OPTIONS, tos]));
+        sum.insert16(length);
+        sum.insert16(identification);
+        sum.insert16(fragment);
+        sum.insert16(u16::from_ne_bytes([TTL, PROTOCOL_IPIP]));
+        sum.insert(source);
+        sum.insert(destination);
+        self.checksum.set_raw(sum.apply(!0));
+    }
+}
+
+impl Outer for Ipv6 {
+    const ETHERTYPE: u16 = ETHERTYPE_IPV6;
+    /// Version, traffic class and flow label.
+    type Taken = u32;
+
+    #[inline(always)]
+    fn take(&self) -> u32 {
+        self.version_class_flow.raw()
+    }
+
+    #[inline(always)]
+    fn surround(&mut self, taken: u32, inner: u32, source: &[Shared32; 4], destination: &[Shared32; 4]) {
+        self.version_class_flow.set_raw(taken);
+        let length = if inner > u16::MAX as u32 { 0 } else { (inner as u16).to_be() };
+        self.payload_length.set_raw(length);
+        self.next_header = PROTOCOL_IPV6;
+        self.hop_limit = TTL;
+        for word in 0..4 {
+            self.source[word].set_raw(source[word].get());
+            self.destination[word].set_raw(destination[word].get());
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! THE LAYER-4 PACKET'S ROUTE: `read → endpoint → flow, or placement → rewrite → forward`. Read this file top to bottom.
+//!
+//! A packet to a VIP belongs to a client's flow; a packet from an instance may be an answer. Anything else is none of this route's
+//! business and goes on to the flows that began in user space. No step needs user space: what decides lies in tables that the
+//! daemon has built.
+//!
+//! As everywhere on the packet path, a packet is not changed until every check has passed.
+
+mod answer;
+mod client;
+pub mod datagram;
+pub mod encapsulate;
+pub mod hash;
+mod lifetime;
+#[cfg(feature = "user")]
+pub mod memory;
+mod place;
+mod rewrite;
+mod source_port;
+pub mod table;
+pub mod tables;
+
+use super::Verdict;
+use super::family::Family;
+use super::parse::{self, Version};
+use super::ports::Packet;
+use crate::abi::balance::{ENDPOINT_BUCKETS, Endpoint, Settings, Target};
+use crate::abi::next_hop::NextHop;
+use crate::abi::reason::PacketReason;
+use crate::wire::ipv4::Ipv4;
+use crate::wire::ipv6::Ipv6;
+use datagram::Datagram;
+use encapsulate::Outer;
+use tables::Tables;
+
+/// What becomes of a packet, and why.
+///
+/// Every field always has a value. In an enum what a variant does not have would be undefined, and the compiler may then take whatever lies in a
+/// register for it, which the verifier refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    action: Action,
+    interface: u32,
+    next_hop: u32,
+    pub reason: PacketReason,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Pass,
+    Drop,
+    Redirect,
+    Resolve,
+}
+
+impl Outcome {
+    /// The stack takes it, unchanged: nobody listens there, so it answers with a reset or an ICMP error.
+    #[inline(always)]
+    pub const fn pass(reason: PacketReason) -> Self {
+        Self { action: Action::Pass, interface: 0, next_hop: 0, reason }
+    }
+
+    #[inline(always)]
+    pub const fn drop(reason: PacketReason) -> Self {
+        Self { action: Action::Drop, interface: 0, next_hop: 0, reason }
+    }
+
+    /// It leaves by this interface, its Ethernet header complete.
+    #[inline(always)]
+    pub const fn redirect(interface: u32, reason: PacketReason) -> Self {
+        Self { action: Action::Redirect, interface, next_hop: 0, reason }
+    }
+
+    /// It leaves by the next hop of this index.
+    #[inline(always)]
+    pub fn forward(index: u32, next_hop: &NextHop, reason: PacketReason) -> Self {
+        let action = if next_hop.resolved.get() != 0 { Action::Redirect } else { Action::Resolve };
+        Self { action, interface: next_hop.interface.get(), next_hop: index, reason }
+    }
+
+    #[inline(always)]
+    pub const fn verdict(self) -> Verdict {
+        let Self { action, interface, next_hop, reason } = self;
+        match action {
+            Action::Pass => Verdict::Pass(reason),
+            Action::Drop => Verdict::Drop(reason),
+            Action::Redirect => Verdict::Redirect { interface },
+            Action::Resolve => Verdict::Resolve { interface, next_hop },
+        }
+    }
+}
+
+/// Carries a packet of a Layer-4 listener. `None` if it is not one's; it is then unchanged.
+#[inline(always)]
+pub fn carry<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Option<Outcome> {
+    match parse::arriving(packet) {
+        Ok(Version::V4) => carry_as::<Ipv4, P, T>(packet, tables),
+        Ok(Version::V6) => carry_as::<Ipv6, P, T>(packet, tables),
+        Err(_) => None,
+    }
+}
+
+/// The same for a packet whose Ethernet header names this family.
+#[inline(always)]
+pub fn carry_as<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Option<Outcome> {
+    let settings = tables.settings()?;
+    if settings.endpoints.get() == 0 {
+        return None;
+    }
+    let datagram = &Datagram::read::<I, P>(packet)?;
+    if !packet.is_for_this_host() {
+        return None;
+    }
+    let port = |port| Endpoint::pack_port(port, datagram.protocol, I::IS_IPV6);
+    let to = find::<I, T>(tables, settings, &datagram.destination, port(datagram.destination_port));
+    if let Some(Target::Service(service)) = Target::unpack(to) {
+        return Some(client::carry::<I, P, T>(packet, tables, settings, datagram, service));
+    }
+    let from = find::<I, T>(tables, settings, &datagram.source, port(datagram.source_port));
+    match Target::unpack(from) {
+        Some(Target::Instance(instance)) => {
+            answer::carry::<I, P, T>(packet, tables, settings, datagram, instance)
+        }
+        _ => None,
+    }
+}
+
+/// The packed target of an endpoint.
+#[inline(never)]
+fn find<I: Family, T: Tables>(tables: &T, settings: &Settings, address: &[u32; 4], port: u32) -> u32 {
+    // 1 or 2.
+    let half = settings.endpoints.get() & 1 ^ 1;
+    let hash = hash::of(settings.endpoint_seeds[half as usize].get(), address, port);
+    let bucket = hash::scale((hash >> 32) as u32, ENDPOINT_BUCKETS) + half * ENDPOINT_BUCKETS;
+    if let Some(bucket) = tables.endpoints(bucket) {
+        for endpoint in &bucket.endpoints {
+            if endpoint.port.get() == port && table::same::<I>(&endpoint.address, address) {
+                return endpoint.target.get();
+            }
+        }
+    }
+    Target::NONE
+}

@@ -1,0 +1,46 @@
+//! What this route needs from its surroundings, beside the packet: the tables of `abi::balance`. The kernel programs implement it over BPF maps,
+//! the host tests over plain memory.
+
+use crate::abi::balance::{
+    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, NewFlows, ReplyBucket, RingChunk,
+    RuleKey, Service, Settings,
+};
+use crate::abi::next_hop::NextHop;
+use crate::abi::shared::Shared32;
+
+pub trait Tables {
+    fn settings(&self) -> Option<&Settings>;
+    fn endpoints(&self, bucket: u32) -> Option<&EndpointBucket>;
+    fn service(&self, index: u32) -> Option<&Service>;
+    fn instance(&self, index: u32) -> Option<&Instance>;
+    fn group(&self, index: u32) -> Option<&Group>;
+    fn ring(&self, chunk: u32) -> Option<&RingChunk>;
+    fn flows(&self, bucket: u32) -> Option<&FlowBucket>;
+    fn replies(&self, bucket: u32) -> Option<&ReplyBucket>;
+    fn next_hop(&self, index: u32) -> Option<&NextHop>;
+
+    /// The value of the longest prefix that holds the client.
+    fn rule(&self, key: &RuleKey) -> Option<u32>;
+
+    fn affinity(&self, key: &AffinityKey) -> Option<Affinity>;
+    fn remember(&self, key: &AffinityKey, affinity: Affinity);
+
+    /// The counter of this CPU.
+    fn new_flows(&self) -> Option<&NewFlows>;
+
+    /// Our own Ethernet address on an interface, as two words: four bytes as they lie in a packet, then two.
+    fn link(&self, interface: u32) -> Option<&[Shared32; 2]>;
+
+    /// Sets a word that is `old` to `new`; returns what it was. Everything written before is seen by whoever sees the new value.
+    fn swap_if(&self, word: &Shared32, old: u32, new: u32) -> u32;
+
+    /// Adds to a word that others add to at the same time.
+    fn add(&self, word: &Shared32, count: u32);
+
+    /// The same number, of which the kernel's verifier knows nothing any more: what follows is then one path for it, and not one for each value
+    /// that the number may have.
+    fn opaque(&self, number: u32) -> u32;
+
+    /// Monotonic time in ticks, read from the clock.
+    fn ticks(&self) -> u32;
+}

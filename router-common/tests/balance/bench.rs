@@ -1,0 +1,224 @@
+//! A bench for Layer-4 packets: three services, four instances, and a builder of frames.
+
+#![allow(dead_code, reason = "each test binary uses its part of the bench")]
+
+use std::net::Ipv4Addr;
+
+use etherparse::PacketBuilder;
+use router_common::abi::balance::{
+    AFFINITY, Endpoint, FlowBucket, Group, Instance, Mode, NO_RING, ReplyBucket, RingChunk, Service,
+    TAKES_FLOWS, TAKES_RETURNING_CLIENTS, Target,
+};
+use router_common::abi::next_hop::NextHop;
+use router_common::path::balance::memory::MemoryTables;
+use router_common::path::balance::{self, Outcome};
+use router_common::path::memory::Frame;
+use router_common::wire::{PROTOCOL_TCP, PROTOCOL_UDP};
+
+pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 10);
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
+pub const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 1);
+pub const RING_SIZE: u32 = 251;
+pub const INTERFACE: u32 = 12;
+pub const NOW: u32 = 1_000;
+pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub const OWN_MAC: [u8; 6] = [0; 6];
+pub const INSTANCE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+pub const SYN: u8 = 0x02;
+pub const ACK: u8 = 0x10;
+pub const FIN: u8 = 0x01;
+pub const RST: u8 = 0x04;
+
+/// The port of the service with each mode; TCP and UDP alike.
+pub const fn port_of(mode: Mode) -> u16 {
+    match mode {
+        Mode::Snat => 80,
+        Mode::Transparent => 81,
+        Mode::DsrL2 => 82,
+        Mode::DsrIpip => 83,
+    }
+}
+
+pub const MODES: [Mode; 4] = [Mode::Snat, Mode::Transparent, Mode::DsrL2, Mode::DsrIpip];
+
+pub fn words(address: Ipv4Addr) -> [u32; 4] {
+    [u32::from_ne_bytes(address.octets()), 0, 0, 0]
+}
+
+pub fn instance_address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 2, 10 + number as u8)
+}
+
+/// Instance `number` of the services of one protocol.
+pub const fn instance_index(protocol: u8, number: u32) -> u32 {
+    if protocol == PROTOCOL_TCP { number } else { number + INSTANCES }
+}
+
+pub const INSTANCES: u32 = 4;
+
+/// Tables with a TCP and a UDP service for each mode, and `buckets` buckets for flows.
+pub fn tables(buckets: usize) -> MemoryTables {
+    let mut tables = MemoryTables { ticks: NOW, ..MemoryTables::default() };
+    tables.settings.now.set(NOW);
+    tables.settings.flow_seed.set(77);
+    tables.settings.buckets.set(buckets as u32);
+    tables.settings.ring_size.set(RING_SIZE);
+    let chunks = RING_SIZE.div_ceil(32);
+    tables.settings.ring_chunks.set(chunks);
+    tables.settings.first_port.set(10_000);
+    tables.settings.ports.set(10_000);
+    tables.flows.resize_with(buckets, FlowBucket::default);
+    tables.replies.resize_with(buckets, ReplyBucket::default);
+    tables.links.resize_with(64, Default::default);
+    tables.next_hops = vec![NextHop::default(), next_hop()];
+    tables.services.push(Service::default());
+    tables.instances.push(Instance::default());
+    tables.groups.push(Group::default());
+    tables.rings.resize_with(chunks as usize, RingChunk::default);
+    for protocol in [PROTOCOL_TCP, PROTOCOL_UDP] {
+        for number in 1..=INSTANCES {
+            let index = instance_index(protocol, number);
+            let address = words(instance_address(number));
+            tables.instances.push(instance(address, protocol));
+            tables.enter(address, 8080u16.to_be(), protocol, false, Target::Instance(index));
+        }
+        for mode in MODES {
+            let service = Service::default();
+            set(&service.address, words(VIP));
+            service.port.set(Endpoint::pack_port(port_of(mode).to_be(), protocol, false));
+            service.mode.set(mode as u32);
+            service.group.set(if protocol == PROTOCOL_TCP { 1 } else { 2 });
+            let index = tables.services.len() as u32;
+            tables.services.push(service);
+            tables.enter(words(VIP), port_of(mode).to_be(), protocol, false, Target::Service(index));
+        }
+        let ring = if protocol == PROTOCOL_TCP { 1 } else { 2 };
+        let group = Group::default();
+        group.ring.set(ring);
+        tables.groups.push(group);
+        for chunk in 0..chunks {
+            let content = RingChunk::default();
+            for (place, cell) in content.0.iter().enumerate() {
+                let number = 1 + (chunk * 32 + place as u32) % INSTANCES;
+                cell.set(instance_index(protocol, number) as u16);
+            }
+            tables.rings.push(content);
+        }
+    }
+    tables
+}
+
+pub fn service_index(protocol: u8, mode: Mode) -> u32 {
+    let first = if protocol == PROTOCOL_TCP { 1 } else { 5 };
+    first + MODES.iter().position(|one| *one == mode).unwrap() as u32
+}
+
+fn instance(address: [u32; 4], protocol: u8) -> Instance {
+    let instance = Instance::default();
+    set(&instance.address, address);
+    set(&instance.source, words(SOURCE));
+    instance.port.set(Endpoint::pack_port(8080u16.to_be(), protocol, false));
+    instance.next_hop.set(1);
+    instance.flags.set(TAKES_FLOWS | TAKES_RETURNING_CLIENTS);
+    instance.mtu.set(1500);
+    instance
+}
+
+pub fn set(cells: &[router_common::abi::shared::Shared32; 4], address: [u32; 4]) {
+    for (cell, word) in cells.iter().zip(address) {
+        cell.set(word);
+    }
+}
+
+fn next_hop() -> NextHop {
+    let hop = NextHop::default();
+    hop.interface.set(INTERFACE);
+    hop.resolved.set(1);
+    let both = [INSTANCE_MAC, [2, 0, 0, 0, 0, 9]].concat();
+    for (word, bytes) in hop.ethernet.iter().zip(both.chunks_exact(4)) {
+        word.set(u32::from_ne_bytes(bytes.try_into().unwrap()));
+    }
+    hop
+}
+
+/// A frame from a client to a service.
+pub fn from_client(client: (Ipv4Addr, u16), mode: Mode, protocol: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+    frame(client, (VIP, port_of(mode)), protocol, flags, payload)
+}
+
+/// A frame with correct checksums.
+pub fn frame(
+    source: (Ipv4Addr, u16),
+    destination: (Ipv4Addr, u16),
+    protocol: u8,
+    flags: u8,
+    payload: &[u8],
+) -> Vec<u8> {
+    let builder =
+        PacketBuilder::ethernet2(CLIENT_MAC, OWN_MAC).ipv4(source.0.octets(), destination.0.octets(), 61);
+    let mut bytes = Vec::new();
+    if protocol == PROTOCOL_UDP {
+        builder.udp(source.1, destination.1).write(&mut bytes, payload).unwrap();
+        return bytes;
+    }
+    let mut tcp = builder.tcp(source.1, destination.1, 1_000, 65_000);
+    if flags & SYN != 0 {
+        tcp = tcp.syn();
+    }
+    if flags & ACK != 0 {
+        tcp = tcp.ack(2_000);
+    }
+    if flags & FIN != 0 {
+        tcp = tcp.fin();
+    }
+    if flags & RST != 0 {
+        tcp = tcp.rst();
+    }
+    tcp.write(&mut bytes, payload).unwrap();
+    bytes
+}
+
+/// What becomes of a frame; `None` if it is not a Layer-4 listener's.
+pub fn carry(tables: &MemoryTables, frame: &[u8]) -> (Option<Outcome>, Vec<u8>) {
+    let mut packet = Frame(frame.to_vec());
+    let outcome = balance::carry(&mut packet, tables);
+    (outcome, packet.0)
+}
+
+/// Source and destination of a frame, and where its IPv4 header begins.
+pub fn ends(frame: &[u8], ip: usize) -> ((Ipv4Addr, u16), (Ipv4Addr, u16)) {
+    let address = |at: usize| Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]);
+    let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    ((address(ip + 12), port(ip + 20)), (address(ip + 16), port(ip + 22)))
+}
+
+/// # Panics
+/// If a checksum of the packet is wrong.
+pub fn assert_checksums(frame: &[u8], ip: usize) {
+    let parsed = etherparse::PacketHeaders::from_ip_slice(&frame[ip..]).unwrap();
+    let Some(etherparse::NetHeaders::Ipv4(header, _)) = parsed.net else { panic!("not IPv4") };
+    assert_eq!(header.calc_header_checksum(), header.header_checksum, "the IPv4 header's");
+    let payload = parsed.payload.slice();
+    match parsed.transport {
+        Some(etherparse::TransportHeader::Tcp(tcp)) => {
+            assert_eq!(tcp.calc_checksum_ipv4(&header, payload).unwrap(), tcp.checksum, "TCP's");
+        }
+        Some(etherparse::TransportHeader::Udp(udp)) if udp.checksum != 0 => {
+            assert_eq!(udp.calc_checksum_ipv4(&header, payload).unwrap(), udp.checksum, "UDP's");
+        }
+        _ => {}
+    }
+}
+
+/// Lets a service remember clients for this many ticks.
+pub fn remember_clients(tables: &MemoryTables, protocol: u8, mode: Mode, idle: u32) {
+    let service = &tables.services[service_index(protocol, mode) as usize];
+    service.flags.set(AFFINITY);
+    service.affinity_idle.set(idle);
+}
+
+/// Takes the instances of a protocol away.
+pub fn without_instances(tables: &MemoryTables, protocol: u8) {
+    tables.groups[if protocol == PROTOCOL_TCP { 1 } else { 2 }].ring.set(NO_RING);
+}

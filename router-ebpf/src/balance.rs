@@ -1,0 +1,134 @@
+//! The kernel's side of `path::balance::tables`: the maps of Layer-4 listeners.
+
+use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
+use aya_ebpf::maps::lpm_trie::Key;
+use router_common::abi::balance::{
+    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, NewFlows, ReplyBucket, RingChunk,
+    RuleKey, Service, Settings, TICK_SHIFT,
+};
+use router_common::abi::next_hop::NextHop;
+use router_common::abi::shared::Shared32;
+use router_common::path::balance::tables::Tables;
+
+use crate::maps::{
+    AFFINITY, BALANCE_SETTINGS, CLIENT_RULES, ENDPOINTS, GROUPS, INSTANCES, L4_FLOWS, LINKS, NEW_FLOWS,
+    NEXT_HOPS, REPLIES, RINGS, SERVICES,
+};
+
+pub struct KernelTables;
+
+/// Bits of a rule's key that every prefix contains: the set's number.
+const SET_BITS: u32 = 32;
+const ADDRESS_BITS: u32 = 128;
+
+impl Tables for KernelTables {
+    #[inline(always)]
+    fn settings(&self) -> Option<&Settings> {
+        BALANCE_SETTINGS.get(0)
+    }
+
+    #[inline(always)]
+    fn endpoints(&self, bucket: u32) -> Option<&EndpointBucket> {
+        ENDPOINTS.get(bucket)
+    }
+
+    #[inline(always)]
+    fn service(&self, index: u32) -> Option<&Service> {
+        SERVICES.get(index)
+    }
+
+    #[inline(always)]
+    fn instance(&self, index: u32) -> Option<&Instance> {
+        INSTANCES.get(index)
+    }
+
+    #[inline(always)]
+    fn group(&self, index: u32) -> Option<&Group> {
+        GROUPS.get(index)
+    }
+
+    #[inline(always)]
+    fn ring(&self, chunk: u32) -> Option<&RingChunk> {
+        RINGS.get(chunk)
+    }
+
+    #[inline(always)]
+    fn flows(&self, bucket: u32) -> Option<&FlowBucket> {
+        L4_FLOWS.get(bucket)
+    }
+
+    #[inline(always)]
+    fn replies(&self, bucket: u32) -> Option<&ReplyBucket> {
+        REPLIES.get(bucket)
+    }
+
+    #[inline(always)]
+    fn next_hop(&self, index: u32) -> Option<&NextHop> {
+        NEXT_HOPS.get(index)
+    }
+
+    #[inline(always)]
+    fn rule(&self, key: &RuleKey) -> Option<u32> {
+        CLIENT_RULES.get(&Key::new(SET_BITS + ADDRESS_BITS, *key)).copied()
+    }
+
+    #[inline(always)]
+    fn affinity(&self, key: &AffinityKey) -> Option<Affinity> {
+        // SAFETY: the value is copied at once; an update in between gives an older or a newer instance of the same client.
+        unsafe { AFFINITY.get(key).copied() }
+    }
+
+    #[inline(always)]
+    fn remember(&self, key: &AffinityKey, affinity: Affinity) {
+        // Where it fails, the client is placed by the ring next time.
+        let _ = AFFINITY.insert(key, &affinity, 0);
+    }
+
+    #[inline(always)]
+    fn new_flows(&self) -> Option<&NewFlows> {
+        // SAFETY: a cell of this CPU; programs at this hook do not interrupt each other.
+        NEW_FLOWS.get_ptr(0).map(|cell| unsafe { &*cell })
+    }
+
+    #[inline(always)]
+    fn link(&self, interface: u32) -> Option<&[Shared32; 2]> {
+        LINKS.get(interface)
+    }
+
+    #[inline(always)]
+    fn swap_if(&self, word: &Shared32, old: u32, new: u32) -> u32 {
+        // SAFETY: the cell lies in a map value; the instruction is BPF_CMPXCHG, which kernels have since 5.12.
+        let (before, _) = unsafe {
+            core::intrinsics::atomic_cxchg::<
+                u32,
+                { core::intrinsics::AtomicOrdering::SeqCst },
+                { core::intrinsics::AtomicOrdering::SeqCst },
+            >(word.as_ptr(), old, new)
+        };
+        before
+    }
+
+    #[inline(always)]
+    fn add(&self, word: &Shared32, count: u32) {
+        // SAFETY: as above.
+        unsafe {
+            core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::SeqCst }>(
+                word.as_ptr(),
+                count,
+            );
+        }
+    }
+
+    #[inline(always)]
+    fn opaque(&self, number: u32) -> u32 {
+        let Some(cell) = self.new_flows().map(|of_this_cpu| &of_this_cpu.scratch) else { return 0 };
+        cell.set(number);
+        cell.get()
+    }
+
+    #[inline(always)]
+    fn ticks(&self) -> u32 {
+        // SAFETY: a helper without arguments.
+        (unsafe { bpf_ktime_get_coarse_ns() } >> TICK_SHIFT) as u32
+    }
+}

@@ -1,0 +1,87 @@
+//! Layer-4 listeners: what they can be told, and what they cannot.
+
+use super::problems;
+use crate::config::parse;
+
+/// A file with a Layer-4 listener that has these further lines, an instance with this address, and more.
+fn file(lines: &str, instance: &str, more: &str) -> String {
+    format!(
+        "[[listener]]\nname = \"dns\"\naddress = \"10.0.1.1:53\"\nprotocol = \"udp\"\n{lines}\n\n\
+         [[pool]]\nname = \"p\"\n\n[[pool.instance]]\nname = \"a\"\naddress = \"{instance}\"\n\n{more}"
+    )
+}
+
+fn said(lines: &str) -> String {
+    problems(&file(lines, "10.0.2.11:53", ""))
+}
+
+#[test]
+fn a_layer_4_listener_remembers_clients_by_their_address_if_it_is_told_to() {
+    let plan =
+        |lines| parse("r.toml", &file(lines, "10.0.2.11:53", "")).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(plan("").listeners[0].client_affinity, None);
+    let session = plan("session = { client_address = true, idle_timeout = \"5m\" }");
+    assert_eq!(session.listeners[0].client_affinity, Some(std::time::Duration::from_secs(300)));
+}
+
+#[test]
+fn what_needs_a_connection_in_user_space_has_no_meaning() {
+    for (line, key) in [
+        ("offload = \"relay\"", "offload"),
+        ("idle_timeout = \"1m\"", "idle_timeout"),
+        ("forwarded_for = true", "forwarded_for"),
+        ("accept_proxy_protocol = { from = [\"10.0.0.1\"] }", "accept_proxy_protocol"),
+    ] {
+        let said = said(line);
+        assert!(
+            said.starts_with("r.toml:5:")
+                && said.contains(&format!("`{key}` has no meaning for a listener of protocol \"udp\"")),
+            "{said}"
+        );
+    }
+    assert!(said("session = { cookie = \"ID\" }").contains("by the client's address only"));
+}
+
+#[test]
+fn what_no_packet_could_be_carried_by_is_shown_in_its_place() {
+    let other_family = problems(&file("", "[fd00::11]:53", ""));
+    assert!(
+        other_family.starts_with(
+            "r.toml:12:11: instance [fd00::11]:53 and listener 10.0.1.1:53 are of different families"
+        ),
+        "{other_family}"
+    );
+    let wildcard = problems(&file("", "10.0.2.11:53", "").replace("10.0.1.1:53", "0.0.0.0:53"));
+    assert!(
+        wildcard.starts_with("r.toml:3:11: a listener with protocol \"udp\" needs an address of its own"),
+        "{wildcard}"
+    );
+    let ring = problems(&file("", "10.0.2.11:53", "[datapath]\nmaglev_size = 65536\n"));
+    assert!(
+        ring.contains("`maglev_size` must be a prime, and 65536 is none (the next one is 65537)"),
+        "{ring}"
+    );
+    let ports = problems(&file("", "10.0.2.11:53", "[datapath]\nl4_source_ports = \"19000-21000\"\n"));
+    assert!(
+        ports.contains("`l4_source_ports` 19000-21000 and `source_ports` 20000-59999 overlap"),
+        "{ports}"
+    );
+    let queue = problems(&file(
+        "",
+        "10.0.2.11:53",
+        "[[rule]]\nname = \"r\"\nmatch = 'Listener(\"dns\")'\npool = \"p\"\non_unavailable = \"503\"\n",
+    ));
+    assert!(queue.contains("`on_unavailable` of this rule cannot be done for protocol \"udp\""), "{queue}");
+}
+
+#[test]
+fn rules_about_requests_never_hold_on_a_layer_4_listener() {
+    let rule = "[[rule]]\nname = \"r\"\nmatch = 'PathPrefix(\"/a\")'\npool = \"p\"\n";
+    let said = problems(&file("", "10.0.2.11:53", rule));
+    assert!(
+        said.contains(
+            "no request can ever satisfy this rule: `PathPrefix` is about listeners of protocol \"http\""
+        ),
+        "{said}"
+    );
+}

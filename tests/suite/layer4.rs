@@ -1,0 +1,281 @@
+//! Layer-4 listeners: clients are placed by the kernel programs, packet by packet.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::lab::{Family, Host, peers};
+use support::{Connection, Router, TestLab, router};
+
+const TCP_PORT: u16 = 8080;
+const UDP_PORT: u16 = 53;
+const QUESTIONS: u16 = 5353;
+
+/// A TCP listener in front of nginx and a UDP listener in front of servers that answer with their names, on every backend.
+struct Scene {
+    // Ends before its lab does.
+    router: Router,
+    servers: Vec<Server>,
+    family: Family,
+    lab: TestLab,
+}
+
+impl Scene {
+    fn new(family: Family, backends: u8) -> Self {
+        Self::with(family, backends, "", "", "")
+    }
+
+    /// Further lines of `[datapath]`, of each listener, and of each pool.
+    fn with(family: Family, backends: u8, datapath: &str, listener: &str, pool: &str) -> Self {
+        let lab = TestLab::with_backends(backends);
+        let servers = (1..=backends).map(|number| Server::start(&lab, family, number)).collect();
+        let vip = family.vip();
+        let mut rest = String::new();
+        for (name, protocol, port) in [("stream", "tcp", TCP_PORT), ("names", "udp", UDP_PORT)] {
+            let address = SocketAddr::new(vip, port);
+            rest += &format!(
+                "[[listener]]\nname = \"{name}\"\naddress = \"{address}\"\nprotocol = \"{protocol}\"\n{listener}\n\n"
+            );
+        }
+        for (name, port) in [("nginx", 80), ("servers", QUESTIONS)] {
+            rest += &format!("[[pool]]\nname = \"{name}\"\n{pool}\n\n");
+            for number in 1..=backends {
+                let address = SocketAddr::new(family.address(Host::Backend(number)), port);
+                rest += &format!("[[pool.instance]]\nname = \"{name}{number}\"\naddress = \"{address}\"\n\n");
+            }
+        }
+        rest += "[[rule]]\nname = \"names\"\nmatch = 'Listener(\"names\")'\npool = \"servers\"\n\n";
+        rest += "[default_rule]\npools = [\"nginx\"]\n";
+        let router = Router::start(&lab, &router::configuration(&lab, "", datapath, &rest));
+        Self { router, servers, family, lab }
+    }
+
+    fn connect(&self) -> io::Result<Connection> {
+        let address = SocketAddr::new(self.family.vip(), TCP_PORT);
+        Connection::open(&self.lab, Host::Client, &address.to_string())
+    }
+
+    /// A client's socket that speaks with the UDP listener.
+    fn asker(&self) -> UdpSocket {
+        let (own, vip) = (self.family.address(Host::Client), self.family.vip());
+        let socket = self.lab.inside(Host::Client, || UdpSocket::bind((own, 0))).unwrap().unwrap();
+        socket.connect((vip, UDP_PORT)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket
+    }
+
+    fn flows(&self) -> Vec<Value> {
+        self.router.ctl(["flows"])["flows"].as_array().unwrap().clone()
+    }
+
+    fn sessions(&self) -> u64 {
+        let status = self.router.ctl(["status"]);
+        status["pools"].as_array().unwrap().iter().map(|pool| pool["sessions"].as_u64().unwrap()).sum()
+    }
+
+    fn packets(&self, reason: &str) -> u64 {
+        let series = format!("router_packets_total{{reason=\"{reason}\"}} ");
+        let metrics = self.router.metrics();
+        metrics.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
+    }
+}
+
+/// Answers every datagram with the backend's number and what was asked.
+struct Server {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(lab: &TestLab, family: Family, number: u8) -> Self {
+        let address = SocketAddr::new(family.address(Host::Backend(number)), QUESTIONS);
+        let socket = lab.inside(Host::Backend(number), || UdpSocket::bind(address)).unwrap().unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ends);
+        let thread = thread::spawn(move || {
+            let mut question = [0; 2048];
+            while !told.load(Ordering::Relaxed) {
+                let Ok((length, from)) = socket.recv_from(&mut question) else { continue };
+                let answer = [format!("{number} ").as_bytes(), &question[..length]].concat();
+                let _ = socket.send_to(&answer, from);
+            }
+        });
+        Self { ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ask(socket: &UdpSocket, question: &str) -> io::Result<String> {
+    socket.send(question.as_bytes())?;
+    let mut answer = [0; 2048];
+    let length = socket.recv(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn connections_and_datagrams_reach_every_instance_and_are_counted_until_they_end() {
+    for family in Family::BOTH {
+        let scene = Scene::new(family, 2);
+        let mut served = BTreeMap::<String, u32>::new();
+        let mut open = Vec::new();
+        for _ in 0..40 {
+            let mut connection = scene.connect().unwrap();
+            let instance = connection.get("/whoami").unwrap().text();
+            *served.entry(instance).or_default() += 1;
+            open.push(connection);
+        }
+        assert_eq!(served.len(), 2, "{family:?}: {served:?}");
+        let askers: Vec<_> = (0..40).map(|_| scene.asker()).collect();
+        let mut answered = BTreeMap::<String, u32>::new();
+        for asker in &askers {
+            let answer = ask(asker, "who?").unwrap();
+            assert!(answer.ends_with(" who?"), "{answer}");
+            *answered.entry(answer).or_default() += 1;
+            assert!(ask(asker, &"long ".repeat(200)).unwrap().ends_with(&"long ".repeat(200)));
+        }
+        assert_eq!(answered.len(), 2, "{family:?}: {answered:?}");
+
+        let flows = scene.flows();
+        let of = |protocol: &str| flows.iter().filter(|flow| flow["protocol"] == protocol).count();
+        assert_eq!((of("tcp"), of("udp")), (40, 40), "{family:?}: {flows:?}");
+        let one = flows.iter().find(|flow| flow["protocol"] == "tcp").unwrap();
+        assert_eq!((&one["listener"], &one["pool"]), (&"stream".into(), &"nginx".into()), "{one}");
+        assert!(one["bytes_to_client"].as_u64().unwrap() > 100, "{one}");
+        scene
+            .router
+            .eventually(Duration::from_secs(10), "every flow is a session", |_| scene.sessions() == 80);
+
+        drop((open, askers));
+        scene.router.eventually(
+            Duration::from_secs(30),
+            "connections that have ended are no sessions",
+            |_| scene.sessions() <= 40,
+        );
+        assert_eq!(scene.packets("l4_placed"), 80, "{family:?}");
+        scene
+            .router
+            .eventually(Duration::from_secs(90), "conversations end by silence", |_| scene.sessions() == 0);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn connections_outlive_the_daemon_and_its_successor_adopts_them() {
+    let mut scene = Scene::new(Family::V4, 2);
+    let mut open: Vec<_> = (0..20).map(|_| scene.connect().unwrap()).collect();
+    let before: Vec<_> = open.iter_mut().map(|one| one.get("/whoami").unwrap().text()).collect();
+    scene.router.kill();
+    for (connection, instance) in open.iter_mut().zip(&before) {
+        assert_eq!(
+            connection.get("/whoami").unwrap().text(),
+            *instance,
+            "nobody is needed for a stored flow"
+        );
+    }
+    let mut new = scene.connect().unwrap();
+    assert_eq!(new.get("/whoami").unwrap().status, 200, "new connections are placed without a daemon");
+    scene.router.restart();
+    for (connection, instance) in open.iter_mut().zip(&before) {
+        assert_eq!(connection.get("/whoami").unwrap().text(), *instance);
+    }
+    assert_eq!(scene.flows().len(), 21);
+    scene
+        .router
+        .eventually(Duration::from_secs(10), "adopted flows are sessions", |_| scene.sessions() == 21);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_drained_instance_keeps_its_connections_and_gets_no_new_ones() {
+    let scene = Scene::new(Family::V4, 2);
+    let mut open: Vec<_> = (0..30).map(|_| scene.connect().unwrap()).collect();
+    let before: Vec<_> = open.iter_mut().map(|one| one.get("/whoami").unwrap().text()).collect();
+    scene.router.ctl(["instance", "set", "nginx1", "--state", "drain"]);
+    thread::sleep(Duration::from_millis(500));
+    for _ in 0..20 {
+        assert_eq!(scene.connect().unwrap().get("/whoami").unwrap().text().trim(), "backend2");
+    }
+    for (connection, instance) in open.iter_mut().zip(&before) {
+        assert_eq!(connection.get("/whoami").unwrap().text(), *instance);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn when_an_instance_is_killed_under_a_thousand_connections_those_of_the_others_go_on() {
+    let check = "check = { type = \"tcp\", interval = \"200ms\", timeout = \"200ms\", fall = 2, rise = 2 }";
+    let lab_backends = 3;
+    let scene = Scene::with(Family::V4, lab_backends, "", "", check);
+    let mut open: Vec<_> = (0..1_000).map(|_| scene.connect().unwrap()).collect();
+    let before: Vec<_> = open.iter_mut().map(|one| one.get("/whoami").unwrap().text()).collect();
+    let on = |name: &str| before.iter().filter(|instance| instance.trim() == name).count();
+    assert!((1..=3).all(|number| on(&format!("backend{number}")) > 200), "a third each, about");
+    peers::stop_one(&scene.lab, 1).unwrap();
+    scene.router.eventually(Duration::from_secs(20), "checks notice", |router| {
+        let instances = router.ctl(["instances"]);
+        instances.to_string().contains("\"down\"")
+    });
+    let mut lost = 0;
+    for (connection, instance) in open.iter_mut().zip(&before) {
+        match connection.get("/whoami") {
+            Ok(reply) => assert_eq!(reply.text(), *instance),
+            Err(_) if instance.trim() == "backend1" => lost += 1,
+            Err(error) => panic!("a connection of {instance} is broken: {error}"),
+        }
+    }
+    assert_eq!(lost, on("backend1"));
+    for _ in 0..50 {
+        assert_ne!(scene.connect().unwrap().get("/whoami").unwrap().text().trim(), "backend1");
+    }
+    peers::start_one(&scene.lab, 1).unwrap();
+    scene.router.eventually(Duration::from_secs(20), "it gets connections again", |_| {
+        scene.connect().unwrap().get("/whoami").unwrap().text().trim() == "backend1"
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_client_with_affinity_comes_back_to_its_instance_whatever_its_port() {
+    let affinity = "session = { client_address = true, idle_timeout = \"30m\" }";
+    let scene = Scene::with(Family::V4, 3, "", affinity, "");
+    let first = scene.connect().unwrap().get("/whoami").unwrap().text();
+    for _ in 0..30 {
+        assert_eq!(scene.connect().unwrap().get("/whoami").unwrap().text(), first);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn with_a_full_table_flows_go_on_and_what_finds_no_place_is_counted() {
+    let scene = Scene::with(Family::V4, 1, "l4_max_flows = 20", "", "");
+    let askers: Vec<_> = (0..60).map(|_| scene.asker()).collect();
+    let mut lucky = Vec::new();
+    for asker in &askers {
+        asker.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        if ask(asker, "?").is_ok() {
+            lucky.push(asker);
+        }
+    }
+    assert!((20..=30).contains(&lucky.len()), "{} of 60", lucky.len());
+    assert_eq!(scene.packets("l4_table_full_dropped"), 60 - lucky.len() as u64);
+    for asker in lucky {
+        asker.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(ask(asker, "again").unwrap(), "1 again");
+    }
+    drop(scene.servers);
+}
