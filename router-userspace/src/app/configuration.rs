@@ -184,9 +184,7 @@ impl Configuration {
         parts.prober.install(&table);
         parts.preloads.lock().unwrap_or_else(PoisonError::into_inner).begin_stopped_anew(Instant::now());
 
-        if parts.tokens.replace(plan.reports.map_or_else(Vec::new, |reports| reports.tokens)) {
-            tracing::info!("tokens of reports are exchanged");
-        }
+        parts.tokens.replace(plan.reports.map_or_else(Vec::new, |reports| reports.tokens));
         parts.heads.replace(&plan.listeners);
         parts.listeners.store(Arc::new(plan.listeners.iter().map(Into::into).collect()));
         let serving = |settings| Arc::new(Listener { context: Arc::clone(&parts.context), settings });

@@ -40,7 +40,7 @@ pub use report::{ConfigErrors, Located, Problem, Problems};
 pub use running::{Next, Refused, Running};
 pub use settings::{Attach, Interfaces, Offload, Protocol, Source};
 
-use reader::Report;
+use reader::{Findings, Report};
 
 /// Reads and validates a configuration file. Errors name the file as `path` does.
 pub fn load(path: &Path) -> Result<Plan, ConfigErrors> {
@@ -61,10 +61,11 @@ pub fn parse(name: &str, text: &str) -> Result<Plan, ConfigErrors> {
     let report = Report::new(text);
     let file = file::read(document.get_ref(), &report);
     let plan = plan::build(file, &report);
-    let (problems, warnings) = report.into_parts();
+    let Findings { problems, warnings, files } = report.into_findings();
     match plan {
         Some(mut plan) if problems.is_empty() => {
             plan.warnings = Problems::warnings(name, shared, warnings);
+            plan.files = files;
             Ok(plan)
         }
         _ => Err(Problems::errors(name, shared, problems)),

@@ -1,12 +1,14 @@
 //! Walks one table of the configuration, key by key, and collects what is wrong instead of stopping at it.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
 use super::report::{Problem, Span};
 use super::schema;
+use super::source::hash;
 use super::suggest::closest;
 use super::values::{Found, Wrong};
 
@@ -34,11 +36,22 @@ pub(super) struct Report<'t> {
     pub text: &'t str,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
+    files: RefCell<FileHashes>,
+}
+
+/// Files that a configuration names and that were read with it, and a hash of what they held.
+pub(super) type FileHashes = BTreeMap<PathBuf, u64>;
+
+/// What was found besides the configuration itself.
+pub(super) struct Findings {
+    pub problems: Vec<Problem>,
+    pub warnings: Vec<Problem>,
+    pub files: FileHashes,
 }
 
 impl<'t> Report<'t> {
     pub fn new(text: &'t str) -> Report<'t> {
-        Report { text, problems: RefCell::default(), warnings: RefCell::default() }
+        Report { text, problems: RefCell::default(), warnings: RefCell::default(), files: RefCell::default() }
     }
 
     pub fn add(&self, problem: Problem) {
@@ -54,9 +67,17 @@ impl<'t> Report<'t> {
         self.warnings.borrow_mut().push(problem);
     }
 
-    /// The problems and the warnings.
-    pub fn into_parts(self) -> (Vec<Problem>, Vec<Problem>) {
-        (self.problems.into_inner(), self.warnings.into_inner())
+    /// A file that the configuration names held this.
+    pub fn has_read(&self, file: &Path, content: &[u8]) {
+        self.files.borrow_mut().insert(file.to_owned(), hash(content));
+    }
+
+    pub fn into_findings(self) -> Findings {
+        Findings {
+            problems: self.problems.into_inner(),
+            warnings: self.warnings.into_inner(),
+            files: self.files.into_inner(),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Nothing here touches the daemon. A change is first composed into a whole [`Next`], which the caller installs and then
 //! keeps; whatever fails before that has changed nothing.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::changes::edit::edited;
 use super::changes::journal::{self, Journal, MAX_ENTRIES};
 use super::changes::{Change, Entry, shortened};
-use super::diff::{self, Difference};
+use super::diff::{self, Difference, How};
 use super::{ConfigErrors, Plan, parse, source};
 
 /// The configuration in force.
@@ -22,6 +23,8 @@ pub struct Running {
     text: String,
     /// With the changes applied.
     effective: String,
+    /// Files that were read with it, and a hash of what they held.
+    files: BTreeMap<PathBuf, u64>,
     /// What the daemon was started with: some settings stay until it is started again.
     at_start: String,
     journal: Journal,
@@ -101,6 +104,7 @@ impl Running {
             file: file.to_owned(),
             state_dir,
             effective: text.clone(),
+            files: BTreeMap::new(),
             at_start: text.clone(),
             text: text.clone(),
             journal: Journal::default(),
@@ -110,6 +114,7 @@ impl Running {
             text: next.text,
             at_start: next.effective.clone(),
             effective: next.effective,
+            files: next.plan.files.clone(),
             journal: next.journal,
             ..running
         };
@@ -209,6 +214,7 @@ impl Running {
     pub fn keep(&mut self, next: Next) -> Plan {
         self.text = next.text;
         self.effective = next.effective;
+        self.files = next.plan.files.clone();
         self.journal = next.journal;
         next.plan
     }
@@ -261,9 +267,11 @@ impl Running {
                 Err(_) => one_by_one(&changed_name, &text, &mut journal, parse(&name, &text)?),
             }
         };
+        let mut differences = diff::differences(&self.effective, &effective);
+        differences.extend(rewritten(&self.files, &plan.files));
         Ok(Next {
             plan,
-            differences: diff::differences(&self.effective, &effective),
+            differences,
             needs_restart: diff::needs_restart(&self.at_start, &effective),
             text,
             effective,
@@ -302,10 +310,18 @@ fn said(problem: &super::Problem) -> String {
     }
 }
 
-/// FNV-1a over the text.
 fn revision(text: &str) -> String {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    format!("{hash:016x}")
+    format!("{:016x}", source::hash(text.as_bytes()))
+}
+
+/// Files that the configuration still names, and that hold something else than before.
+fn rewritten(before: &BTreeMap<PathBuf, u64>, after: &BTreeMap<PathBuf, u64>) -> Vec<Difference> {
+    let differs = |(file, hash): &(&PathBuf, &u64)| before.get(*file).is_some_and(|old| old != *hash);
+    let difference = |(file, _): (&PathBuf, &u64)| Difference {
+        what: "file".to_owned(),
+        name: file.display().to_string(),
+        how: How::Changed,
+        detail: "what is in it".to_owned(),
+    };
+    after.iter().filter(differs).map(difference).collect()
 }

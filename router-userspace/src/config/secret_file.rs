@@ -33,6 +33,7 @@ pub(super) fn read<T>(
     parse: impl FnOnce(&mut dyn Iterator<Item = (usize, &str)>) -> Result<T, Unusable>,
 ) -> Option<T> {
     let result = text(&file.value, how_to_make).and_then(|text| {
+        report.has_read(&file.value, text.as_bytes());
         let lines = (1..).zip(text.lines()).map(|(number, line)| (number, line.trim()));
         parse(&mut lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')))
     });

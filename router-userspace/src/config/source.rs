@@ -35,6 +35,13 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigErrors> {
     })
 }
 
+/// FNV-1a. Tells one content from another.
+pub(super) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
 fn cannot_open(error: &std::io::Error) -> Problem {
     match error.kind() {
         ErrorKind::NotFound => Problem::of_file("there is no such file").help("name it with --config FILE"),

@@ -111,7 +111,10 @@ fn authorities(check: &Check, report: &Report<'_>) -> Option<Option<Arc<[Vec<u8>
             None
         }
         (_, Some(file)) => match read(&file.value) {
-            Ok(certificates) => Some(Some(certificates)),
+            Ok(certificates) => {
+                report.has_read(&file.value, &certificates.concat());
+                Some(Some(certificates))
+            }
             Err(problem) => {
                 let message = format!("the certificates in {} {problem}", file.value.display());
                 let help = "give a file of certificates in PEM form: -----BEGIN CERTIFICATE-----";

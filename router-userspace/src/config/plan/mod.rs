@@ -15,6 +15,7 @@ mod tokens;
 mod unavailable;
 mod unique;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -45,6 +46,8 @@ pub struct Plan {
     pub reports: Option<ReportsPlan>,
     /// What works and is probably not meant; often empty.
     pub warnings: Problems,
+    /// Files that were read with this one, such as keys and tokens, and a hash of what they held.
+    pub files: BTreeMap<PathBuf, u64>,
 }
 
 /// Where instances report to.
@@ -181,6 +184,7 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
         table,
         reports,
         warnings: Problems::warnings("", Arc::from(""), Vec::new()),
+        files: BTreeMap::new(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Token files of pools that report.
 
 use super::{TestFile, problems};
-use crate::config::parse;
+use crate::config::{Running, parse};
 
 fn site(pools: &[(&str, &str)]) -> String {
     let mut text = "[reports]\nlisten = \"10.0.2.1:9190\"\n\
@@ -56,4 +56,28 @@ fn token_files_that_protect_nothing_are_all_named_at_once_and_never_shown() {
     let long = TestFile::holding("long.token", &"0123456789abcdef\n".repeat(5_000));
     let said = problems(&site(&[("web", &long.path().to_string())]));
     assert!(said.contains("is longer than 65536 bytes"), "{said}");
+}
+
+#[test]
+fn a_reload_says_which_files_hold_something_else_though_the_configuration_is_the_same() {
+    let token = TestFile::holding("reloaded.token", "0123456789abcdef\n");
+    let state = std::env::temp_dir().join(format!("router-tokens-state-{}", std::process::id()));
+    let text = format!(
+        "[daemon]\nstate_dir = \"{}\"\n{}",
+        state.display(),
+        site(&[("web", &token.path().to_string())])
+    );
+    let file = TestFile::holding("reloaded.toml", &text);
+    let mut running = Running::start(&file.0).unwrap().running;
+    assert!(running.reload().unwrap().differences.is_empty());
+    std::fs::write(&token.0, "fedcba9876543210\n").unwrap();
+    let next = running.reload().unwrap();
+    let differences: Vec<_> =
+        next.differences.iter().map(|one| format!("{} {} {}", one.what, one.name, one.how.name())).collect();
+    assert_eq!(differences, [format!("file {} changed", token.path())]);
+    running.keep(next);
+    assert!(running.reload().unwrap().differences.is_empty());
+    std::fs::write(&token.0, "short\n").unwrap();
+    let refused = running.reload().unwrap_err().to_string();
+    assert!(refused.contains(".toml:10:26: the token file") && !refused.contains("short\n"), "{refused}");
 }

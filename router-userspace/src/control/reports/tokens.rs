@@ -13,11 +13,8 @@ impl Tokens {
         Self(ArcSwap::from_pointee(tokens))
     }
 
-    /// Whether any of them differs from what was there.
-    pub fn replace(&self, tokens: Vec<PoolToken>) -> bool {
-        let differs = **self.0.load() != tokens;
+    pub fn replace(&self, tokens: Vec<PoolToken>) {
         self.0.store(tokens.into());
-        differs
     }
 
     /// The pools whose token this is. Every token is compared, and each to its end, so that how long it takes tells nothing.
