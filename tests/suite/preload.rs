@@ -1,13 +1,16 @@
 //! Resources that are opened on instances before users ask for them.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::lab::{Family, Host, peers};
+use support::lab::{Family, Host, VIP, peers};
 use support::router::configuration;
-use support::{Curl, Entry, Router, TestLab};
+use support::{Curl, Entry, Peer, Router, TestLab};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -126,4 +129,67 @@ fn repeated_failures_stop_with_a_status_and_a_reload_begins_anew() {
     router.ctl(["reload"]);
     router.eventually(LIMIT, "it is tried again", |router| metric(router, failed) == 8 && stopped(router));
     assert!(loaded(&router).is_empty());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn an_instance_gets_the_secret_fields_and_nobody_else_sees_them() {
+    let lab = TestLab::with_backends(1);
+    let folder = lab.host_dir(Host::Gateway);
+    fs::create_dir_all(&folder).unwrap();
+    let headers = folder.join("preload.headers");
+    fs::write(&headers, "# for the maps\nAuthorization: Bearer hush-hush\n").unwrap();
+    let heads: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = Arc::clone(&heads);
+    let instance = Peer::start(&lab, 1, 9000, move |mut stream| {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).expect("heads are ASCII here");
+        let allowed = head.contains("\r\nAuthorization: Bearer hush-hush\r\n");
+        seen.lock().unwrap().push(head);
+        let status = if allowed { "200 OK" } else { "401 Unauthorized" };
+        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    });
+    let site = format!(
+        r#"
+[[listener]]
+name = "web"
+address = "{VIP}:80"
+resource = {{ query = "map" }}
+
+[[pool]]
+name = "maps"
+
+[[pool.instance]]
+name = "web1"
+address = "{address}"
+
+[[rule]]
+name = "maps"
+match = 'PathPrefix("/map")'
+pool = "maps"
+preload = {{ resources = ["sales"], request = "GET /map?map={{resource}}", every = "1h", retry_delay = "50ms", headers_file = "{headers}" }}
+"#,
+        address = instance.address(),
+        headers = headers.display()
+    );
+    let router = Router::start(&lab, &configuration(&lab, "", "", &site));
+    router.eventually(LIMIT, "it is preloaded", |router| loaded(router) == BTreeSet::from([1]));
+    assert!(heads.lock().unwrap().iter().all(|head| head.starts_with("GET /map?map=sales HTTP/1.1\r\n")));
+
+    fs::write(&headers, "Authorization: Bearer out-of-date\n").unwrap();
+    let differences = router.ctl(["reload"])["differences"].clone();
+    assert_eq!(differences[0]["name"], headers.display().to_string().as_str(), "{differences}");
+    router.eventually(LIMIT, "it begins anew and fails", |router| {
+        preloads(router)[0]["last"]["failure"].as_str().is_some_and(|failure| failure.contains("401"))
+    });
+    let mut shown = router.log() + &router.metrics();
+    for command in ["preloads", "rules", "pools", "status", "changes"] {
+        shown += &router.ctl([command]).to_string();
+    }
+    assert!(!shown.contains("hush") && !shown.contains("out-of-date"), "a secret is shown");
 }
