@@ -38,14 +38,11 @@ impl Agent {
 /// Two instances whose agents are asked, and whose ports nobody checks.
 fn start(family: Family, lab: &TestLab, agent: &str) -> Router {
     let vip = SocketAddr::new(family.vip(), 80);
-    let mut site = format!(
+    let site = format!(
         "[[listener]]\nname = \"web\"\naddress = \"{vip}\"\noffload = \"handoff\"\n\n\
-         [[pool]]\nname = \"web\"\nagent = {{ port = {AGENT_PORT}, interval = \"100ms\", timeout = \"100ms\"{agent} }}\n\n"
+         [[pool]]\nname = \"web\"\nagent = {{ port = {AGENT_PORT}, interval = \"100ms\", timeout = \"100ms\"{agent} }}\n\n{instances}",
+        instances = router::instances(family, "web", 2)
     );
-    for number in 1..=2 {
-        let address = SocketAddr::new(family.address(Host::Backend(number)), 80);
-        site.push_str(&format!("[[pool.instance]]\nname = \"web{number}\"\naddress = \"{address}\"\n\n"));
-    }
     Router::start(lab, &router::configuration(lab, "", "", &site))
 }
 

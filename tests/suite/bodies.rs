@@ -104,19 +104,24 @@ fn a_head_in_pieces_and_a_slow_body_arrive_whole(family: Family) {
     scene.assert_no_segment_was_spoiled();
 }
 
+/// The response comes before the request has ended, and the connection goes on after both.
+fn is_answered_early(scene: &Scene, entry: Entry) {
+    let body = pattern(1_000_000);
+    let mut connection = scene.connect(entry);
+    connection.send(put("/peer/early", body.len())).unwrap();
+    connection.send(&body[..100_000]).unwrap();
+    assert_eq!(connection.reply().unwrap().body, b"early");
+    // The rest follows only now, so the response has come before the end of the request.
+    connection.send(&body[100_000..]).unwrap();
+    // The instance has taken every byte of it, or it would misread what follows.
+    connection.send([put("/peer/whole", 3), b"end".to_vec()].concat()).unwrap();
+    assert_eq!(connection.reply().unwrap().body, b"end", "{entry:?}");
+}
+
 fn a_response_may_come_before_the_request_has_ended(family: Family) {
     let (scene, _peer) = scene(family);
     for entry in ENTRIES {
-        let body = pattern(1_000_000);
-        let mut connection = scene.connect(entry);
-        connection.send(put("/peer/early", body.len())).unwrap();
-        connection.send(&body[..100_000]).unwrap();
-        assert_eq!(connection.reply().unwrap().body, b"early");
-        // The rest follows only now, so the response has come before the end of the request.
-        connection.send(&body[100_000..]).unwrap();
-        // The instance has taken every byte of it, or it would misread what follows.
-        connection.send([put("/peer/whole", 3), b"end".to_vec()].concat()).unwrap();
-        assert_eq!(connection.reply().unwrap().body, b"end", "{entry:?}");
+        is_answered_early(&scene, entry);
     }
     scene.comes_to_rest();
     scene.assert_no_segment_was_spoiled();
@@ -152,14 +157,7 @@ fn no_sender_waits_for_a_time_out_because_of_a_handoff(family: Family) {
     let before = timeouts();
     for entry in Entry::OFFLOADING {
         for _ in 0..ROUNDS {
-            let body = pattern(1_000_000);
-            let mut connection = scene.connect(entry);
-            connection.send(put("/peer/early", body.len())).unwrap();
-            connection.send(&body[..100_000]).unwrap();
-            assert_eq!(connection.reply().unwrap().body, b"early");
-            connection.send(&body[100_000..]).unwrap();
-            connection.send([put("/peer/whole", 3), b"end".to_vec()].concat()).unwrap();
-            assert_eq!(connection.reply().unwrap().body, b"end", "{entry:?}");
+            is_answered_early(&scene, entry);
         }
     }
     let happened: u64 = timeouts().iter().zip(before).map(|(after, before)| after - before).sum();

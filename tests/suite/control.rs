@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use support::lab::Host;
+use support::lab::{Family, Host};
 use support::router::configuration;
-use support::{Connection, Curl, Router, TestLab, unix};
+use support::{Connection, Curl, Router, TestLab, router, unix};
 
 const SERVICE: &str = r#"
 [[listener]]
@@ -21,14 +21,7 @@ offload = "OFFLOAD"
 name = "web"
 check = { type = "tcp", interval = "500ms", timeout = "250ms" }
 
-[[pool.instance]]
-name = "web1"
-address = "10.77.2.11:80"
-
-[[pool.instance]]
-name = "web2"
-address = "10.77.2.12:80"
-
+INSTANCES
 [[rule]]
 name = "private"
 match = 'PathPrefix("/private") && !ClientIP("10.77.2.0/24")'
@@ -38,8 +31,12 @@ action = "deny"
 pools = ["web"]
 "#;
 
+fn service(offload: &str) -> String {
+    SERVICE.replace("OFFLOAD", offload).replace("INSTANCES", &router::instances(Family::V4, "web", 2))
+}
+
 fn start(lab: &TestLab, offload: &str, daemon: &str) -> Router {
-    let router = Router::start(lab, &configuration(lab, daemon, "", &SERVICE.replace("OFFLOAD", offload)));
+    let router = Router::start(lab, &configuration(lab, daemon, "", &service(offload)));
     router.eventually(Duration::from_secs(5), "both instances serve", |router| {
         router.ctl(["status"])["pools"][0]["serving"] == 2
     });

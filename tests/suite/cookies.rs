@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use support::lab::{Host, peers};
+use support::lab::{Family, Host, peers};
 use support::router::configuration;
-use support::{Connection, Curl, Entry, Reply, Router, TestLab};
+use support::{Connection, Curl, Entry, Reply, Router, TestLab, router};
 
 const ENTRIES: [Entry; 3] = [Entry::Handoff, Entry::Auto, Entry::Relay];
 
@@ -26,21 +26,15 @@ fn settings(lab: &TestLab, generation: u32) -> String {
 name = "web"
 check = {{ type = "tcp", interval = "200ms", timeout = "100ms", fall = 2, rise = 1 }}
 
-[[pool.instance]]
-name = "web1"
-address = "10.77.2.11:80"
-
-[[pool.instance]]
-name = "web2"
-address = "10.77.2.12:80"
-
+{instances}
 [[rule]]
 name = "web"
 match = 'Any()'
 pool = "web"
 persistence = {{ cookie = "RTID", key_file = "{}", generation = {generation} }}
 "#,
-        key_file.display()
+        key_file.display(),
+        instances = router::instances(Family::V4, "web", 2)
     );
     configuration(lab, "", "", &rest)
 }

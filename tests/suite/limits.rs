@@ -8,9 +8,9 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::lab::{Host, Lab};
+use support::lab::{Family, Host, Lab};
 use support::router::{binary, configuration, ended_within};
-use support::{Connection, Router, TestLab};
+use support::{Connection, Router, TestLab, router};
 
 const VIP: &str = "10.77.1.10:8080";
 
@@ -25,17 +25,11 @@ offload = "handoff"
 [[pool]]
 name = "web"
 
-[[pool.instance]]
-name = "web1"
-address = "10.77.2.11:80"
-
-[[pool.instance]]
-name = "web2"
-address = "10.77.2.12:80"
-
+{instances}
 [default_rule]
 pools = ["web"]
-"#
+"#,
+        instances = router::instances(Family::V4, "web", 2)
     );
     configuration(lab, "", datapath, &rest)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use support::lab::{Family, Host, VIP, peers};
 use support::router::configuration;
-use support::{Curl, Entry, Peer, Router, TestLab};
+use support::{Curl, Entry, Peer, Router, TestLab, router};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -25,12 +25,7 @@ fn settings(family: Family, lab: &TestLab, keys: &str) -> String {
             )
         })
         .concat();
-    let instances: String = (1..=3)
-        .map(|number| {
-            let address = SocketAddr::new(family.address(Host::Backend(number)), 80);
-            format!("[[pool.instance]]\nname = \"web{number}\"\naddress = \"{address}\"\n\n")
-        })
-        .collect();
+    let instances = router::instances(family, "web", 3);
     let rest = format!(
         r#"{listeners}
 [[pool]]

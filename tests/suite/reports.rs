@@ -211,7 +211,7 @@ fn an_application_says_through_its_agent_what_it_has_loaded_and_how_full_it_is()
     let folder = lab.host_dir(Host::Gateway);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("token"), TOKEN).unwrap();
-    let mut site = format!(
+    let site = format!(
         r#"
 [reports]
 listen = "{LISTEN}"
@@ -225,13 +225,12 @@ resource = {{ query = "map" }}
 name = "maps"
 reports = {{ token_file = "{token}" }}
 thresholds = {{ strained_cpu = -1, strained_memory = -1, strained_sessions = [100, 50], window = "1ms" }}
+
+{instances}
 "#,
-        token = folder.join("token").display()
+        token = folder.join("token").display(),
+        instances = router::instances(Family::V4, "nginx", 2)
     );
-    for number in 1..=2 {
-        let address = lab.backend_address(number);
-        site.push_str(&format!("[[pool.instance]]\nname = \"nginx{number}\"\naddress = \"{address}:80\"\n"));
-    }
     let router = Router::start(&lab, &router::configuration(&lab, "", "", &site));
     let sales = || Curl::on(&lab, Host::Client).get(format!("http://{VIP}/whoami?map=sales")).text();
     // The application replaces its file whole, as the agent may read it at any moment.

@@ -121,10 +121,7 @@ fn sessions_by_the_clients_address_stay_and_neighbours_have_sessions_of_their_ow
         ));
     }
     site.push_str("[[pool]]\nname = \"maps\"\n");
-    for number in 1..=2 {
-        let address = SocketAddr::new(family.address(Host::Backend(number)), 80);
-        site.push_str(&format!("[[pool.instance]]\nname = \"backend{number}\"\naddress = \"{address}\"\n"));
-    }
+    site.push_str(&router::instances(family, "backend", 2));
     let mut router = Router::start(&lab, &router::configuration(&lab, "", "", &site));
     let first = family.address(Host::Client);
     let second = match family {

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::lab::{Host, Lab};
+use crate::lab::{Family, Host, Lab};
 use crate::unix;
 
 /// A running daemon; stopped when dropped. Its log is shown when the story fails.
@@ -47,6 +48,15 @@ pin_dir = "{pins}"
         state = directory.join("state").display(),
         pins = lab.pin_dir().display(),
     )
+}
+
+/// Instances of the pool above them, one on each of the first backends: with `name` `"web"`, `web1`, `web2` and so on.
+pub fn instances(family: Family, name: &str, count: u8) -> String {
+    let instance = |number| {
+        let address = SocketAddr::new(family.address(Host::Backend(number)), 80);
+        format!("[[pool.instance]]\nname = \"{name}{number}\"\naddress = \"{address}\"\n\n")
+    };
+    (1..=count).map(instance).collect()
 }
 
 fn directory(lab: &Lab) -> PathBuf {
