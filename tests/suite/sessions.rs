@@ -105,6 +105,45 @@ fn a_session_stays_on_its_instance_though_it_is_strained_and_rules_now_say_other
     assert_eq!(open(&lab, "/whoami", session).1, home);
 }
 
+#[test]
+#[ignore = "needs root"]
+fn a_reload_that_remembers_fewer_sessions_forgets_those_unused_for_longest() {
+    let lab = TestLab::with_backends(1);
+    let site = format!(
+        "[[listener]]\nname = \"web\"\naddress = \"{VIP}:80\"\noffload = \"relay\"\nsession = {{ header = \"X-Session\" }}\n\
+         [[pool]]\nname = \"maps\"\n{}",
+        router::instances(Family::V4, "backend", 1)
+    );
+    let router = Router::start(&lab, &router::configuration(&lab, "session_limit = 6400", "", &site));
+    let count = || router.ctl(["sessions"])["count"].as_u64().unwrap();
+    let session = |number: usize| format!("X-Session: number-{number}\r\n");
+    let (mut held, _) = open(&lab, "/whoami", &session(0));
+    for number in 1..200 {
+        open(&lab, "/whoami", &session(number));
+    }
+    assert_eq!(count(), 200);
+    let reload = |from: &str, to: &str| {
+        let file = router.configuration_file();
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from));
+        std::fs::write(file, text.replace(from, to)).unwrap();
+        let applied = router.ctl(["reload"]);
+        assert_eq!(applied["needs_restart"], serde_json::json!([]), "{applied}");
+    };
+    reload("session_limit = 6400", "session_limit = 64");
+    let left = count();
+    assert!(left <= 64, "{left}");
+    let overflow = "router_remembered_overflow_total{table=\"sessions\"}";
+    assert_eq!(metric(&router, overflow), 200 - left);
+    assert_eq!(held.get("/whoami").unwrap().instance(), Some("backend1"), "connections go on");
+
+    reload("session_limit = 64", "session_limit = 6400");
+    for number in 200..300 {
+        open(&lab, "/whoami", &session(number));
+    }
+    assert_eq!((count(), metric(&router, overflow)), (left + 100, 200 - left), "there is room again");
+}
+
 support::over_both_families! {
     sessions_by_the_clients_address_stay_and_neighbours_have_sessions_of_their_own
 }

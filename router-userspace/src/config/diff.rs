@@ -300,7 +300,11 @@ mod tests {
             told(BEFORE, &after)
                 .contains(&"pool p changed reports (default) → { token_file = \"/t\" }".to_owned())
         );
-        let after = BEFORE.replace("workers = 2", "workers = 4\ngroup = \"rack\"");
-        assert_eq!(told(BEFORE, &after), ["daemon  changed group (default) → \"rack\""]);
+        let after = BEFORE.replace("workers = 2", "workers = 4\ngroup = \"rack\"\nsession_limit = 100");
+        assert_eq!(
+            told(BEFORE, &after),
+            ["daemon  changed group (default) → \"rack\", session_limit (default) → 100"]
+        );
+        assert_eq!(needs_restart(BEFORE, &after), ["[daemon] workers 2 → 4"]);
     }
 }

@@ -61,6 +61,7 @@ fn source(file: &str) -> Option<String> {
     let (room, name) = file.split_once('/').unwrap_or(("", file));
     let places = match room {
         "suite" => vec![format!("tests/{file}")],
+        "router-common" => vec![file.to_owned()],
         "agent" => vec![format!("router-agent/tests/{name}"), format!("router-agent/src/{name}")],
         "config" => vec![format!("router-userspace/src/config/tests/{name}")],
         "core" | "proxy" => {
