@@ -6,9 +6,10 @@ use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::shared::Shared32;
 use router_common::path::answer_budget::AnswerBudget;
-use router_common::path::ports::{Clock, Flows, Keys, UnwantedOptionsOf};
+use router_common::path::fragment::{Datagram, DatagramKey};
+use router_common::path::ports::{Clock, Flows, Fragments, Keys, UnwantedOptionsOf};
 
-use crate::maps::{ANSWER_BUDGET, FLOWS, KEYS, KEYS6, NEXT_HOPS, SYN_OPTIONS, SYN_OPTIONS6};
+use crate::maps::{ANSWER_BUDGET, DATAGRAMS, FLOWS, KEYS, KEYS6, NEXT_HOPS, SYN_OPTIONS, SYN_OPTIONS6};
 
 pub struct KernelFlows;
 
@@ -27,6 +28,26 @@ impl Flows for KernelFlows {
     fn answer_budget(&self) -> Option<&AnswerBudget> {
         // SAFETY: the cell belongs to this CPU, and programs on one CPU do not interrupt each other at this hook.
         ANSWER_BUDGET.get_ptr(0).map(|budget| unsafe { &*budget })
+    }
+}
+
+impl Fragments for KernelFlows {
+    #[inline(always)]
+    fn remember(&self, key: &DatagramKey, datagram: &Datagram) {
+        // Where it fails, the later fragments are the stack's, and the segment is sent again.
+        let _ = DATAGRAMS.insert(key, datagram, 0);
+    }
+
+    #[inline(always)]
+    fn recall(&self, key: &DatagramKey) -> Option<Datagram> {
+        // SAFETY: the value is copied at once; one of another datagram, if its entry is used anew meanwhile, is told by its flow's addresses.
+        unsafe { DATAGRAMS.get(key).copied() }
+    }
+
+    #[inline(always)]
+    fn forget_datagram(&self, key: &DatagramKey) {
+        // There need not be one.
+        let _ = DATAGRAMS.remove(key);
     }
 }
 

@@ -12,6 +12,7 @@ use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
 use router_common::abi::shared::Shared32;
 use router_common::path::answer_budget::AnswerBudget;
+use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::options::Scratch;
 
 const BPF_F_MMAPABLE: u32 = 1 << 10;
@@ -42,6 +43,10 @@ pub static SYN_OPTIONS: LruHashMap<FlowKeyV4, u32> = LruHashMap::pinned(4096, 0)
 
 #[map]
 pub static SYN_OPTIONS6: LruHashMap<FlowKeyV6, u32> = LruHashMap::pinned(4096, 0);
+
+/// Datagrams whose first fragment was translated.
+#[map]
+pub static DATAGRAMS: LruHashMap<DatagramKey, Datagram> = LruHashMap::with_max_entries(4096, 0);
 
 /// How many more senders may be told of an MTU, for each CPU.
 #[map]

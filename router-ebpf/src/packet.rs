@@ -171,16 +171,21 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
+    fn fix_sum(&mut self, change: Diff) {
+        // SAFETY: the context is the program's own. Without such a sum this does nothing.
+        unsafe { bpf_csum_update(self.ctx.skb.skb, change.fold()) };
+    }
+
+    #[inline(always)]
     fn fix_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool {
-        let skb = self.ctx.skb.skb;
         if let Some(header) = header {
             // The first call below takes it for granted that an IPv4 header's checksum balances what `pseudo` changes, and corrects the card's sum for
-            // the TCP checksum alone. (BPF_F_IPV6 says that there is none, but kernels before 6.16 refuse it.) Without such a sum this does nothing.
-            // SAFETY: the context is the program's own.
-            unsafe { bpf_csum_update(skb, header.fold()) };
+            // the TCP checksum alone. (BPF_F_IPV6 says that there is none, but kernels before 6.16 refuse it.)
+            self.fix_sum(header);
         }
+        let skb = self.ctx.skb.skb;
         // A size of 0 means that the difference itself is given.
-        // SAFETY: as above; the helper checks the offset.
+        // SAFETY: the context is the program's own; the helper checks the offset.
         unsafe {
             bpf_l4_csum_replace(skb, offset as u32, 0, pseudo.fold() as u64, BPF_F_PSEUDO_HDR) == 0
                 && bpf_l4_csum_replace(skb, offset as u32, 0, rest.fold() as u64, 0) == 0

@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use support::forger::{ACK, FIN, Forger, Numbers, RST, SYN, Segment, numbers};
 use support::lab::{Family, Host};
 use support::scene::pattern;
-use support::{Connection, Entry, Scene};
+use support::{Connection, Entry, Scene, peer};
 
 const NOTHING: &[u8] = b"";
 /// Far outside every window.
@@ -22,6 +22,7 @@ support::over_both_families! {
     a_reset_with_the_right_number_ends_the_connection_and_its_flow
     data_behind_a_fin_changes_nothing
     errors_about_what_was_never_sent_change_nothing
+    a_segment_in_fragments_reaches_the_instance_if_its_first_comes_first
     connections_that_end_while_they_are_handed_off_leave_nothing
     a_client_with_a_closed_window_gets_everything_once_it_reads
 }
@@ -105,6 +106,43 @@ fn a_reset_with_the_right_number_ends_the_connection_and_its_flow(family: Family
     client.send(Segment { flags: RST, seq: next, ack: 0, payload: NOTHING });
     scene.comes_to_rest();
     assert_eq!(connection.get("/").unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+fn a_segment_in_fragments_reaches_the_instance_if_its_first_comes_first(family: Family) {
+    let scene = Scene::over(family);
+    let (tell, told) = std::sync::mpsc::channel();
+    let tell = std::sync::Mutex::new(tell);
+    let _peer = scene.peer(move |mut stream| {
+        peer::read_head(&mut stream)?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
+        let mut bytes = [0; 40];
+        stream.read_exact(&mut bytes)?;
+        tell.lock().unwrap().send(bytes).map_err(std::io::Error::other)
+    });
+    let mut connection = scene.connect(Entry::Handoff);
+    assert_eq!(connection.get("/peer/").unwrap().body, b"ok");
+    scene.router.eventually(Duration::from_secs(5), "nothing is in custody", |_| {
+        scene.flow_of(&connection)["state"] == "direct"
+    });
+    let (client, _) = forgers(&scene, &connection);
+    let Numbers { next, expected } = numbers(connection.stream()).unwrap();
+    let payload = *b"forty bytes, of which 8 come with TCP's.";
+    let segment = Segment { flags: ACK, seq: next, ack: expected, payload: &payload };
+    let before = scene.packets("fragment");
+    client.send_in_fragments(segment, 7, false);
+    scene.router.eventually(Duration::from_secs(5), "the later one is counted", |_| {
+        scene.packets("fragment") == before + 1
+    });
+    // The first was forwarded; its rest comes again with it.
+    assert!(told.recv_timeout(Duration::from_millis(300)).is_err(), "half of it is nothing");
+    client.send_in_fragments(segment, 8, true);
+    assert_eq!(told.recv_timeout(Duration::from_secs(10)).unwrap(), payload);
+    assert_eq!(scene.packets("fragment"), before + 1);
+    // The client's kernel knows nothing of the forty bytes, so it cannot end this.
+    client.send(Segment { flags: RST, seq: next.wrapping_add(40), ack: 0, payload: NOTHING });
+    drop(connection);
+    scene.comes_to_rest();
+    scene.assert_no_segment_was_spoiled();
 }
 
 /// The MTU that the instance has learnt for its way to the router, as `ip route get` shows it.

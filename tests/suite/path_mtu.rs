@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::counters::checksum_errors;
+use support::counters::{checksum_errors, counter};
 use support::lab::{Family, Host, Lab};
 use support::scene::is_prefix;
 use support::{Curl, Entry, Scene};
@@ -64,6 +64,10 @@ fn download(scene: &Scene, curl: Curl, narrow: impl FnOnce() + Send) {
 
 /// Uploads, and narrows a link meanwhile.
 fn upload(scene: &Scene, narrow: impl FnOnce() + Send) {
+    upload_by(scene, scene.lab.command(Host::Client, "curl"), narrow);
+}
+
+fn upload_by(scene: &Scene, curl: Command, narrow: impl FnOnce() + Send) {
     let original = scene.lab.state_dir().join("files/200m");
     let sent = scene.lab.state_dir().join("sent");
     io::copy(&mut File::open(&original).unwrap().take(LENGTH), &mut File::create(&sent).unwrap()).unwrap();
@@ -73,7 +77,7 @@ fn upload(scene: &Scene, narrow: impl FnOnce() + Send) {
             in_mid_transfer(scene);
             narrow();
         });
-        let curl = Curl::for_files(&scene.lab).arg("--limit-rate").arg("10M");
+        let curl = Curl::for_files_by(curl).arg("--limit-rate").arg("10M");
         curl.upload(&sent, scene.url(Entry::Handoff, "/upload/copy"))
     });
     assert!(matches!(status, Ok(201 | 204)), "{status:?}");
@@ -115,6 +119,23 @@ fn a_link_of_the_gateway_that_narrows_in_mid_transfer_is_told_of_by_the_router(f
     println!("told the instance {told} times, the client {}", scene.packets("too_long") - told);
     assert!(scene.packets("too_long") > told, "the client was told");
     assert_carried(&scene, 2);
+}
+
+/// Only IPv4: no router fragments IPv6 (RFC 8200 §5).
+#[test]
+#[ignore = "needs root"]
+fn what_a_router_on_the_way_cuts_into_fragments_arrives_whole() {
+    let scene = Scene::over(Family::V4);
+    let behind = Behind::client(&scene.lab);
+    // A sender that does not ask to be told of an MTU, and a link that is too narrow from the beginning.
+    run(behind.command("sysctl").args(["-q", "-w", "net.ipv4.ip_no_pmtu_disc=1"]));
+    ip(&scene.lab, Host::Client, &format!("link set eth0 mtu {NARROW}"));
+    let fragments = || counter(&scene.lab, Host::Client, "Ip.FragCreates");
+    upload_by(&scene, behind.command("curl"), || {});
+    println!("{} fragments came", fragments());
+    assert!(fragments() > 10_000, "{} fragments came", fragments());
+    assert_eq!(scene.packets("too_long_unanswered"), 0);
+    assert_carried(&scene, 1);
 }
 
 /// A namespace behind the client, which is its router.

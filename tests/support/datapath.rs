@@ -1,6 +1,7 @@
 //! The loaded kernel programs by themselves: tables to fill, and frames to run through (BPF_PROG_TEST_RUN). Nothing is attached unless asked for.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
+use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::memory::MemoryFlows;
 
 use crate::lab::PinDirectory;
@@ -60,6 +62,7 @@ pub struct Datapath {
     next_hops: RefCell<Array<MapData, NextHopBytes>>,
     packets: PerCpuArray<MapData, u64>,
     answer_budget: RefCell<PerCpuArray<MapData, [u32; 2]>>,
+    datagrams: RefCell<HashMap<MapData, [u8; size_of::<DatagramKey>()], [u32; 2]>>,
     ebpf: Ebpf,
     _pins: PinDirectory,
 }
@@ -91,6 +94,7 @@ impl Datapath {
             flows: RefCell::new(take("FLOWS")?.try_into()?),
             next_hops: RefCell::new(take("NEXT_HOPS")?.try_into()?),
             packets: take("PACKETS")?.try_into()?,
+            datagrams: RefCell::new(take("DATAGRAMS")?.try_into()?),
             answer_budget: RefCell::new(take("ANSWER_BUDGET")?.try_into()?),
             ebpf,
             _pins: pins,
@@ -121,6 +125,13 @@ impl Datapath {
             let bytes: NextHopBytes = unsafe { std::mem::transmute_copy(hop) };
             self.next_hops.borrow_mut().set(index as u32, bytes, 0)?;
         }
+        let known: Vec<_> = self.datagrams.borrow().keys().collect::<Result<_, _>>()?;
+        for key in known {
+            self.datagrams.borrow_mut().remove(&key)?;
+        }
+        for (key, Datagram { flow, seen }) in &*table.datagrams.borrow() {
+            self.datagrams.borrow_mut().insert(bytes_of_key(key), [*flow, *seen], 0)?;
+        }
         let mut budget = self.answer_budget.borrow_mut();
         let full: Vec<_> = budget.get(&0, 0)?.iter().map(|_| [0; 2]).collect();
         budget.set(0, PerCpuValues::try_from(full)?, 0)?;
@@ -132,6 +143,15 @@ impl Datapath {
         let keys: Vec<FlowKeyV4> = self.keys.borrow().keys().collect::<Result<_, _>>()?;
         let keys6: Vec<FlowKeyV6> = self.keys6.borrow().keys().collect::<Result<_, _>>()?;
         Ok(keys.into_iter().map(FlowKey::V4).chain(keys6.into_iter().map(FlowKey::V6)).collect())
+    }
+
+    /// The datagrams of which first fragments were forwarded, with their flows.
+    pub fn datagrams(&self) -> Result<BTreeMap<Vec<u8>, u32>> {
+        let known = self.datagrams.borrow();
+        known
+            .iter()
+            .map(|entry| entry.map(|(key, [flow, _])| (key.to_vec(), flow)).map_err(Into::into))
+            .collect()
     }
 
     pub fn flow(&self, slot: u32) -> Result<Flow> {
@@ -227,6 +247,12 @@ impl Datapath {
         out.truncate(result.data_size_out as usize);
         Ok(Ran { action: result.return_value as i32, frame: out, duration: result.duration })
     }
+}
+
+/// A key as it lies in the map.
+pub fn bytes_of_key(key: &DatagramKey) -> [u8; size_of::<DatagramKey>()] {
+    // SAFETY: it is made of integers of one size.
+    unsafe { std::mem::transmute_copy(key) }
 }
 
 /// The part of the kernel's `union bpf_attr` for BPF_PROG_TEST_RUN.

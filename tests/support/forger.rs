@@ -119,6 +119,10 @@ impl Forger {
     }
 
     pub fn send(&self, segment: Segment<'_>) {
+        self.emit(&self.packet(segment));
+    }
+
+    fn packet(&self, segment: Segment<'_>) -> Vec<u8> {
         let ip = match (self.source.ip(), self.destination.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), 64),
             (IpAddr::V6(from), IpAddr::V6(to)) => PacketBuilder::ipv6(from.octets(), to.octets(), 64),
@@ -140,7 +144,38 @@ impl Forger {
         }
         let mut packet = Vec::new();
         builder.write(&mut packet, segment.payload).expect("memory takes it");
-        self.emit(&packet);
+        packet
+    }
+
+    /// Sends a segment in two fragments, the first with its TCP header and 8 bytes of payload, in this order or the other.
+    pub fn send_in_fragments(&self, segment: Segment<'_>, identification: u16, first_first: bool) {
+        let whole = self.packet(segment);
+        let header = if self.source.is_ipv4() { 20 } else { 40 };
+        let part = |offset: usize, bytes: &[u8], more: bool| {
+            let mut part = whole[..header].to_vec();
+            let eighths = offset as u16 / 8;
+            if self.source.is_ipv4() {
+                part[4..6].copy_from_slice(&identification.to_be_bytes());
+                part[6..8].copy_from_slice(&(eighths | u16::from(more) << 13).to_be_bytes());
+                part[2..4].copy_from_slice(&((header + bytes.len()) as u16).to_be_bytes());
+                // The kernel adds the checksum.
+                part[10..12].fill(0);
+            } else {
+                part[6] = 44;
+                part[4..6].copy_from_slice(&((8 + bytes.len()) as u16).to_be_bytes());
+                part.extend([6, 0]);
+                part.extend((eighths << 3 | u16::from(more)).to_be_bytes());
+                part.extend([0, 0]);
+                part.extend(identification.to_be_bytes());
+            }
+            part.extend(bytes);
+            part
+        };
+        let cut = 32;
+        let parts = [part(0, &whole[header..header + cut], true), part(cut, &whole[header + cut..], false)];
+        for number in if first_first { [0, 1] } else { [1, 0] } {
+            self.emit(&parts[number]);
+        }
     }
 
     fn emit(&self, packet: &[u8]) {

@@ -90,6 +90,16 @@ impl Scene {
         Self::built(family, lab, (datapath, ""), &[])
     }
 
+    /// In a lab that a story has prepared, with the router on these interfaces.
+    pub fn over_interfaces(family: Family, lab: TestLab, interfaces: &[&str]) -> Self {
+        let configuration = router::configuration(&lab, "", "", &rest(family, lab.backends(), ""));
+        let usual = r#"interfaces = ["client", "backends"]"#;
+        assert!(configuration.contains(usual));
+        let configuration = configuration.replace(usual, &format!("interfaces = {interfaces:?}"));
+        let router = Router::start_with(&lab, &configuration, &[]);
+        Self { router, lab, family }
+    }
+
     /// The same, where only the first backend is an instance.
     pub fn over_only_first(family: Family, lab: TestLab) -> Self {
         let configuration = router::configuration(&lab, "", "", &rest(family, 1, ""));

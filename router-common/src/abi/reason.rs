@@ -49,7 +49,7 @@ reasons! {
         Truncated = "truncated",
         /// An IPv4 header with options, or with an impossible length.
         IpOptions = "ip_options",
-        /// A fragment: it may lack the ports that name its flow.
+        /// A fragment without the ports that name its flow, and what has come of its datagram before does not tell it.
         Fragment = "fragment",
         /// A TCP header with an impossible data offset or malformed options.
         BadTcpOptions = "bad_tcp_options",

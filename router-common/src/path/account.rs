@@ -5,7 +5,7 @@
 
 use super::parse::Segment;
 use super::sequence::Passage;
-use crate::abi::flow::FLAG_DIRECT;
+use crate::abi::flow::{FLAG_DIRECT, Progress};
 use crate::wire::tcp::{ACK, FIN, RST, SYN, seq_before, seq_before_eq};
 
 /// How far beyond a receiver's window, or beyond what this path has seen sent, a number may lie and still be believed. The marks
@@ -48,13 +48,19 @@ pub fn acknowledged(passage: &Passage<'_>, segment: &Segment) {
     }
 }
 
+/// Records that something was sent on; of a fragment without TCP header nothing more is to be noted.
+#[inline(always)]
+pub fn sent_on(sender: &Progress, length: u32, now: u64) {
+    sender.last_seen.set(now);
+    sender.packets.set(sender.packets.get().wrapping_add(1));
+    sender.bytes.set(sender.bytes.get().wrapping_add(length as u64));
+}
+
 /// Records a packet that was translated.
 #[inline(always)]
 pub fn translated(passage: &Passage<'_>, segment: &Segment, now: u64) {
     let sender = passage.sender;
-    sender.last_seen.set(now);
-    sender.packets.set(sender.packets.get().wrapping_add(1));
-    sender.bytes.set(sender.bytes.get().wrapping_add(segment.length as u64));
+    sent_on(sender, segment.length, now);
     acknowledged(passage, segment);
 
     let end = segment.end();

@@ -10,6 +10,7 @@ use super::Verdict;
 use super::family::Family;
 use super::forward;
 use super::ports::{Flows, Keys, Packet};
+use super::reporting::Reporting;
 use crate::abi::flow::{FLAG_DIRECT, FLAG_IPV6, FLAG_LIVE, Flow};
 use crate::abi::key::{FlowRef, Side};
 use crate::abi::next_hop::NextHop;
@@ -59,7 +60,7 @@ impl<I: Family> ErrorHeaders<I> {
 
 /// Carries an ICMP message. Whatever is not an error about a flow's packet is the stack's.
 #[inline(always)]
-pub fn carry<I: Family, P: Packet, F: Flows + Keys<I::Key>>(packet: &mut P, flows: &F) -> Verdict {
+pub fn carry<I: Reporting, P: Packet, F: Flows + Keys<I::Key>>(packet: &mut P, flows: &F) -> Verdict {
     match packet.view::<I>(Ethernet::LEN).map(I::leads_to_icmp) {
         Some(Ok(())) => packet.make_linear(ErrorHeaders::<I>::WITH_REST),
         Some(Err(reason)) => return Verdict::Pass(reason),
@@ -90,7 +91,7 @@ pub fn carry<I: Family, P: Packet, F: Flows + Keys<I::Key>>(packet: &mut P, flow
 
 /// The tuple of packets that come from where the packet was to go that did not arrive; and its sequence number.
 #[inline(always)]
-fn read<I: Family, P: Packet>(packet: &P) -> Result<(I::Key, u32), PacketReason> {
+fn read<I: Reporting, P: Packet>(packet: &P) -> Result<(I::Key, u32), PacketReason> {
     let icmp: &Icmp = packet.view(ErrorHeaders::<I>::ICMP).ok_or(PacketReason::Truncated)?;
     if !I::is_error(icmp) {
         return Err(PacketReason::NotTcp);
@@ -140,7 +141,7 @@ fn sides(side: Side) -> (usize, usize) {
 
 /// Rewrites everything. Returns false where the packet refused a change.
 #[inline(always)]
-fn translate<I: Family, P: Packet>(packet: &mut P, flow: &Flow, side: Side, next_hop: &NextHop) -> bool {
+fn translate<I: Reporting, P: Packet>(packet: &mut P, flow: &Flow, side: Side, next_hop: &NextHop) -> bool {
     let (near, far) = sides(side);
     let translation = &flow.translations[near];
     let (source, destination) = (&translation.source, &translation.destination);

@@ -6,8 +6,9 @@ use std::vec::Vec;
 
 use super::answer_budget::AnswerBudget;
 use super::family::Family;
+use super::fragment::{Datagram, DatagramKey};
 use super::options::Scratch;
-use super::ports::{Clock, Flows, Keys, Packet, UnwantedOptionsOf};
+use super::ports::{Clock, Flows, Fragments, Keys, Packet, UnwantedOptionsOf};
 use crate::abi::flow::Flow;
 use crate::abi::key::{FlowKey, FlowKeyV4, FlowKeyV6, FlowRef};
 use crate::abi::next_hop::NextHop;
@@ -102,6 +103,9 @@ impl Packet for Frame {
     }
 
     /// Nobody has summed up the whole packet.
+    fn fix_sum(&mut self, _: Diff) {}
+
+    /// As above.
     fn fix_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, _header: Option<Diff>) -> bool {
         let Some(place) = self.0.get_mut(offset..offset + 2) else { return false };
         let both = rest.apply(pseudo.apply(u16::from_ne_bytes([place[0], place[1]])));
@@ -194,6 +198,10 @@ impl Packet for Merged {
         self.0.store(offset, bytes)
     }
 
+    fn fix_sum(&mut self, change: Diff) {
+        self.0.fix_sum(change);
+    }
+
     fn fix_checksum(&mut self, offset: usize, pseudo: Diff, rest: Diff, header: Option<Diff>) -> bool {
         self.0.fix_checksum(offset, pseudo, rest, header)
     }
@@ -206,6 +214,7 @@ pub struct MemoryFlows {
     pub flows: Vec<Flow>,
     pub next_hops: Vec<NextHop>,
     pub answer_budget: AnswerBudget,
+    pub datagrams: RefCell<HashMap<DatagramKey, Datagram>>,
 }
 
 impl Flows for MemoryFlows {
@@ -219,6 +228,20 @@ impl Flows for MemoryFlows {
 
     fn answer_budget(&self) -> Option<&AnswerBudget> {
         Some(&self.answer_budget)
+    }
+}
+
+impl Fragments for MemoryFlows {
+    fn remember(&self, key: &DatagramKey, datagram: &Datagram) {
+        self.datagrams.borrow_mut().insert(*key, *datagram);
+    }
+
+    fn recall(&self, key: &DatagramKey) -> Option<Datagram> {
+        self.datagrams.borrow().get(key).copied()
+    }
+
+    fn forget_datagram(&self, key: &DatagramKey) {
+        self.datagrams.borrow_mut().remove(key);
     }
 }
 

@@ -14,13 +14,16 @@ pub mod answer_budget;
 pub mod balance;
 pub mod custody;
 pub mod family;
+pub mod first_fragment;
 pub mod forward;
+pub mod fragment;
 pub mod icmp_error;
 #[cfg(feature = "user")]
 pub mod memory;
 pub mod options;
 pub mod parse;
 pub mod ports;
+pub mod reporting;
 pub mod sequence;
 pub mod stray_ending;
 pub mod syn_options;
@@ -61,6 +64,8 @@ pub enum Verdict {
 pub enum Rare {
     /// An ICMP message.
     Icmp(Version),
+    /// A fragment, of TCP or, in IPv6, of anything.
+    Fragment(Version),
     /// A flow's packet that is longer than the MTU of its way out, in bytes.
     TooLong { version: Version, mtu: u32 },
 }
@@ -95,6 +100,8 @@ pub fn carry_rare<P: Packet, F: Flows, C: Clock>(
     match rare {
         Rare::Icmp(Version::V4) => icmp_error::carry::<Ipv4, P, F>(packet, flows),
         Rare::Icmp(Version::V6) => icmp_error::carry::<Ipv6, P, F>(packet, flows),
+        Rare::Fragment(Version::V4) => fragment::carry::<Ipv4, P, F, C>(packet, flows, clock),
+        Rare::Fragment(Version::V6) => fragment::carry::<Ipv6, P, F, C>(packet, flows, clock),
         Rare::TooLong { version: Version::V4, mtu } => {
             too_long::answer::<Ipv4, P>(packet, mtu, flows.answer_budget(), clock.coarse_now())
         }
@@ -128,6 +135,7 @@ fn carry_as<I: Family, P: Packet, F: Flows + Keys<I::Key>, C: Clock>(
         Ok(parsed) => parsed,
         // Not TCP: the error about a packet that is not, may be about one that is.
         Err(PacketReason::NotTcp) => return Err(Rare::Icmp(I::VERSION)),
+        Err(PacketReason::Fragment) => return Err(Rare::Fragment(I::VERSION)),
         Err(reason) => return Ok(Verdict::Pass(reason)),
     };
     let Some(found) = flows.find(&key) else {

@@ -3,6 +3,7 @@
 
 use super::answer_budget::AnswerBudget;
 use super::family::Family;
+use super::fragment::{Datagram, DatagramKey};
 use super::options::Scratch;
 use crate::abi::flow::Flow;
 use crate::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
@@ -53,6 +54,9 @@ pub trait Packet {
     /// undefined state, where that is impossible.
     fn become_frame<T: Wire>(&mut self, frame: &T) -> bool;
 
+    /// Notes a change of an IP header's sum that no checksum balances: a network card may have summed up the whole packet.
+    fn fix_sum(&mut self, change: Diff);
+
     /// Corrects the checksum of TCP or ICMP at `offset`: `pseudo` is the change of the pseudo-header's sum, `rest` that of all other bytes that it
     /// covers. They are apart because a packet whose checksum is left to the network card holds only the pseudo-header's sum. `header` is the change of an IP
     /// header's sum that no header checksum balances: a network card may have summed up the whole packet.
@@ -67,11 +71,18 @@ pub trait Packet {
 }
 
 /// The flow table.
-pub trait Flows: Keys<FlowKeyV4> + Keys<FlowKeyV6> {
+pub trait Flows: Keys<FlowKeyV4> + Keys<FlowKeyV6> + Fragments {
     fn flow(&self, slot: u32) -> Option<&Flow>;
     fn next_hop(&self, index: u32) -> Option<&NextHop>;
     /// This CPU's.
     fn answer_budget(&self) -> Option<&AnswerBudget>;
+}
+
+/// Datagrams whose first fragment was translated, the latest few thousand.
+pub trait Fragments {
+    fn remember(&self, key: &DatagramKey, datagram: &Datagram);
+    fn recall(&self, key: &DatagramKey) -> Option<Datagram>;
+    fn forget_datagram(&self, key: &DatagramKey);
 }
 
 /// The keys of one family.

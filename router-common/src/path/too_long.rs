@@ -8,6 +8,7 @@ use super::answer_budget::AnswerBudget;
 use super::family::Family;
 use super::parse::{Headers, Segment};
 use super::ports::Packet;
+use super::reporting::Reporting;
 use crate::abi::reason::PacketReason;
 use crate::wire::ethernet::Ethernet;
 use crate::wire::icmp::Icmp;
@@ -54,7 +55,7 @@ fn longest<I: Family, P: Packet>(packet: &P, segment: &Segment) -> u32 {
 
 /// The packet becomes the error about itself, and goes back to where it came from.
 #[inline(always)]
-pub fn answer<I: Family, P: Packet>(
+pub fn answer<I: Reporting, P: Packet>(
     packet: &mut P,
     mtu: u32,
     budget: Option<&AnswerBudget>,

@@ -36,6 +36,12 @@ impl Ipv4 {
     /// In `fragment`, in host byte order.
     pub const DONT_FRAGMENT: u16 = 0x4000;
 
+    /// A fragment that begins its datagram, but does not end it.
+    #[inline(always)]
+    pub fn is_first_fragment(&self) -> bool {
+        self.fragment.raw() & 0x3fff_u16.to_be() == 0x2000_u16.to_be()
+    }
+
     /// First, middle or last fragment of a fragmented datagram.
     #[inline(always)]
     pub fn is_fragment(&self) -> bool {

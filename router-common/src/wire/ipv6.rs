@@ -42,3 +42,29 @@ impl Ipv6 {
 }
 
 const _: () = assert!(size_of::<Ipv6>() == Ipv6::LEN);
+
+/// The extension header of a fragment (RFC 8200 §4.5).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FragmentHeader {
+    pub next_header: u8,
+    pub reserved: u8,
+    /// Offset in units of 8 bytes in the 13 highest bits, "more fragments" in the lowest.
+    pub offset_and_more: Net16,
+    pub identification: Net32,
+}
+
+// SAFETY: byte arrays and bytes only.
+unsafe impl Wire for FragmentHeader {}
+
+impl FragmentHeader {
+    pub const LEN: usize = 8;
+
+    /// Whether the datagram begins with this fragment; it may be the only one (RFC 6946).
+    #[inline(always)]
+    pub fn is_first(&self) -> bool {
+        self.offset_and_more.raw() & 0xfff8_u16.to_be() == 0
+    }
+}
+
+const _: () = assert!(size_of::<FragmentHeader>() == FragmentHeader::LEN);

@@ -5,6 +5,7 @@
 pub mod case;
 pub mod check;
 pub mod error;
+pub mod fragment;
 pub mod ip;
 pub mod model;
 

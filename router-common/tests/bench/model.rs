@@ -15,6 +15,7 @@ use router_common::path::Verdict;
 use router_common::path::memory::MemoryFlows;
 
 use super::error;
+use super::fragment;
 use super::ip::Ip;
 
 /// What is believed beyond a window or beyond what was seen sent.
@@ -116,6 +117,20 @@ pub fn read_header(ip: Ip, header: &[u8]) -> Result<(IpAddr, IpAddr), PacketReas
     Ok((source, destination))
 }
 
+/// Source and destination of a frame, whatever its header leads to.
+pub fn read_addresses(ip: Ip, frame: &[u8]) -> (IpAddr, IpAddr) {
+    match ip {
+        Ip::V4 => {
+            let ip = Ipv4HeaderSlice::from_slice(&frame[14..34]).expect("it has a header");
+            (ip.source_addr().into(), ip.destination_addr().into())
+        }
+        Ip::V6 => {
+            let ip = Ipv6HeaderSlice::from_slice(&frame[14..54]).expect("it has a header");
+            (ip.source_addr().into(), ip.destination_addr().into())
+        }
+    }
+}
+
 type Addresses = (Ip, IpAddr, IpAddr);
 
 fn read_ipv4(datagram: &[u8]) -> Result<Addresses, PacketReason> {
@@ -195,6 +210,10 @@ pub fn expect(table: &MemoryFlows, frame: &[u8], now: u64) -> Expected {
             let ip = Ip::of(frame).expect("it was read as IP");
             let (verdict, frame) = error::expect(table, ip, frame);
             return Expected { verdict, frame, marks: None };
+        }
+        Err(PacketReason::Fragment) => {
+            let ip = Ip::of(frame).expect("it was read as IP");
+            return fragment::expect_fragment(table, ip, frame, now);
         }
         Err(reason) => return stays(Verdict::Pass(reason), None),
     };

@@ -109,9 +109,9 @@ impl Forge {
                 ],
             ),
             (
-                "fragments, the second on top of the first",
+                "fragments of a datagram whose first has not come, on top of one another",
                 "fragment",
-                [0x2000, 0x0001, 0x2001, 0x0002].map(fragment).to_vec(),
+                [0x0001, 0x2001, 0x0002, 0x0001].map(fragment).to_vec(),
             ),
         ]
     }
@@ -142,9 +142,9 @@ impl Forge {
             ),
             ("another version of IP", "not_ip", vec![self.with(|frame| frame[IP] = 0x40)]),
             (
-                "fragments, the second on top of the first",
+                "fragments of a datagram whose first has not come, on top of one another",
                 "fragment",
-                [0x0001, 0x0008, 0x0009, 0x0010].map(fragment).to_vec(),
+                [0x0008, 0x0009, 0x0010, 0x0008].map(fragment).to_vec(),
             ),
         ]
     }

@@ -1,6 +1,6 @@
 //! One frame through both builds of the packet path, and everything that must be the same afterwards.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, Side};
@@ -8,7 +8,7 @@ use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
 use router_common::path::{self, Verdict};
 use support::Datapath;
-use support::datapath::{TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, monotonic_now};
+use support::datapath::{TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, bytes_of_key, monotonic_now};
 
 use crate::pictures::bench::ip::Ip;
 use crate::pictures::bench::model::{Marks, walk};
@@ -56,6 +56,9 @@ pub fn compare(datapath: &Datapath, table: &MemoryFlows, frame: &[u8]) {
         }
     }
     assert_eq!(kernel, host_marks, "the marks differ");
+    let datagrams = host.datagrams.borrow();
+    let datagrams = datagrams.iter().map(|(key, datagram)| (bytes_of_key(key).to_vec(), datagram.flow));
+    assert_eq!(datapath.datagrams().unwrap(), datagrams.collect::<BTreeMap<_, _>>(), "the datagrams differ");
     let keys = |keys: Vec<FlowKey>| keys.into_iter().collect::<BTreeSet<_>>();
     assert_eq!(keys(datapath.keys().unwrap()), keys(host.keys.borrow().keys().copied().collect()));
 }

@@ -32,7 +32,9 @@ use router_common::wire::ipv6::Ipv6;
 use router_common::wire::tcp::{ACK, RST};
 use seeded::Seeded;
 use support::Datapath;
-use support::datapath::{LONGEST_FRAME, Ran, TC_ACT_SHOT, TC_ACT_UNSPEC, runs};
+use support::datapath::{
+    LONGEST_FRAME, Ran, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, monotonic_now, runs,
+};
 
 #[test]
 #[ignore = "needs root"]
@@ -178,6 +180,32 @@ fn cut_after_any_byte(datapath: &Datapath, ip: Ip) {
                 bench::set_checksums(&mut shorter);
                 compare(datapath, &bench::Bench::direct(ip).flows, &shorter);
             }
+        }
+    }
+}
+
+/// Each fragment as the kernel's clock stands, since datagrams are remembered for a short time.
+#[test]
+#[ignore = "needs root"]
+fn fragments_follow_their_first_in_the_kernel() {
+    let datapath = Datapath::load().unwrap();
+    for ip in Ip::BOTH {
+        for packet in [TcpPacket::from_client(ip), TcpPacket::from_instance(ip)] {
+            let frame = packet.payload(b"a payload of thirty bytes, say").build();
+            let [first, rest] = pictures::fragments(ip, &frame, 9);
+            let bench = bench::Bench::direct(ip);
+            compare(&datapath, &bench.flows, &first);
+            let (_, now) = monotonic_now();
+            path::carry(&mut Frame(first), &bench.flows, &StoppedClock(now));
+            assert_eq!(bench.flows.datagrams.borrow().len(), 1);
+            for len in ip.tcp()..=rest.len() {
+                compare(&datapath, &bench.flows, &rest[..len]);
+            }
+            compare(&datapath, &bench.flows, &rest);
+            assert_eq!(datapath.ingress(&addressed_to(LOOPBACK, &rest)).unwrap().action, TC_ACT_REDIRECT);
+            let (_, now) = monotonic_now();
+            let outcome = path::carry(&mut Frame(rest), &bench.flows, &StoppedClock(now));
+            assert_eq!(outcome.reason(), PacketReason::Forwarded);
         }
     }
 }

@@ -7,12 +7,12 @@ use super::tables::Tables;
 use super::{lifetime, rewrite};
 use crate::abi::balance::{Flow, Settings};
 use crate::abi::reason::PacketReason;
-use crate::path::family::Family;
 use crate::path::ports::Packet;
+use crate::path::reporting::Reporting;
 
 /// `None` if no flow has this tuple: then it is the stack's, or belongs to a flow that began in user space.
 #[inline(never)]
-pub fn carry<I: Family, P: Packet, T: Tables>(
+pub fn carry<I: Reporting, P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     settings: &Settings,

@@ -5,8 +5,8 @@ use super::tables::Tables;
 use crate::abi::balance::Flow;
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
-use crate::path::family::Family;
 use crate::path::ports::Packet;
+use crate::path::reporting::Reporting;
 use crate::wire::checksum::Diff;
 use crate::wire::ethernet::Ethernet;
 
@@ -18,7 +18,7 @@ pub fn link_to(next_hop: &NextHop) -> [u32; 3] {
 
 /// Replaces both addresses and both ports. False, with nothing changed that matters, where the kernel refuses.
 #[inline(always)]
-pub fn translate<I: Family, P: Packet>(
+pub fn translate<I: Reporting, P: Packet>(
     packet: &mut P,
     datagram: &Datagram,
     ethernet_addresses: [u32; 3],
