@@ -47,7 +47,7 @@ fn layout() -> String {
         layout!(text, Endpoint { address port target reserved });
         layout!(text, EndpointBucket { endpoints });
         layout!(text, Service { address port mode flags rules group affinity_idle reserved });
-        layout!(text, Instance { address source port next_hop flags mtu reserved });
+        layout!(text, Instance { address source port next_hop flags reserved });
         layout!(text, Group { ring otherwise });
         layout!(text, Flow {
             client origin target last_seen born bytes_to_instance bytes_to_client neighbour interface state

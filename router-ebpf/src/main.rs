@@ -45,31 +45,41 @@ mod programs {
     #[classifier]
     pub fn router_layer4(ctx: TcContext) -> i32 {
         match path::parse::arriving(&Skb::new(&ctx)) {
-            Ok(Version::V4) => layer4_v4(&ctx),
-            Ok(Version::V6) => layer4_v6(&ctx),
+            Ok(Version::V4) => match layer4_v4(&ctx) {
+                left if left >> 32 == 0 => left as i32,
+                mtu => routes::too_long_v4(ctx.skb.skb, mtu as u32),
+            },
+            Ok(Version::V6) => match layer4_v6(&ctx) {
+                left if left >> 32 == 0 => left as i32,
+                mtu => routes::too_long_v6(ctx.skb.skb, mtu as u32),
+            },
             Err(_) => egress::NEXT_PROGRAM,
         }
     }
 
-    // Each family has a stack frame of its own: one for both would be too large.
+    // Each family has a stack frame of its own: one for both would be too large. What they return is an action or, with the high half set, an MTU that
+    // the packet exceeds.
 
     #[inline(never)]
-    fn layer4_v4(ctx: &TcContext) -> i32 {
+    fn layer4_v4(ctx: &TcContext) -> u64 {
         layer4::<Ipv4>(ctx)
     }
 
     #[inline(never)]
-    fn layer4_v6(ctx: &TcContext) -> i32 {
+    fn layer4_v6(ctx: &TcContext) -> u64 {
         layer4::<Ipv6>(ctx)
     }
 
     #[inline(always)]
-    fn layer4<I: Outer>(ctx: &TcContext) -> i32 {
+    fn layer4<I: Outer>(ctx: &TcContext) -> u64 {
         let mut packet = Skb::new(ctx);
         packet.make_datagram_linear::<I>();
         match path::balance::carry_as::<I, _, _>(&mut packet, &KernelTables) {
-            Some(outcome) => egress::act(ctx, outcome.verdict(), outcome.reason),
-            None => egress::NEXT_PROGRAM,
+            Some(outcome) => match outcome.mtu_to_tell() {
+                Some(mtu) => 1 << 32 | mtu as u64,
+                None => egress::act(ctx, outcome.verdict(), outcome.reason) as u32 as u64,
+            },
+            None => egress::NEXT_PROGRAM as u32 as u64,
         }
     }
 

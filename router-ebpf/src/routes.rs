@@ -124,12 +124,12 @@ where
 }
 
 #[inline(never)]
-fn too_long_v4(skb: *mut __sk_buff, mtu: u32) -> i32 {
+pub fn too_long_v4(skb: *mut __sk_buff, mtu: u32) -> i32 {
     rare(skb, Rare::TooLong { version: Version::V4, mtu })
 }
 
 #[inline(never)]
-fn too_long_v6(skb: *mut __sk_buff, mtu: u32) -> i32 {
+pub fn too_long_v6(skb: *mut __sk_buff, mtu: u32) -> i32 {
     rare(skb, Rare::TooLong { version: Version::V6, mtu })
 }
 

@@ -10,6 +10,7 @@ pub mod datapath;
 pub mod forger;
 pub mod haproxy;
 pub mod lab;
+pub mod layer4;
 pub mod link;
 pub mod nginx;
 pub mod peer;

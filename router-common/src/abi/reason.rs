@@ -113,8 +113,6 @@ reasons! {
         L4Unavailable = "l4_unavailable",
         /// Of a Layer-4 flow whose instance is down; the stack answers with a reset.
         L4InstanceDown = "l4_instance_down",
-        /// Too long to be wrapped in another IP header.
-        L4TooBig = "l4_too_big",
         /// No way towards the instance is known.
         L4NoRoute = "l4_no_route",
     }

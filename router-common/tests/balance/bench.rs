@@ -121,7 +121,6 @@ fn instance(address: [u32; 4], protocol: u8) -> Instance {
     instance.port.set(Endpoint::pack_port(8080u16.to_be(), protocol, false));
     instance.next_hop.set(1);
     instance.flags.set(TAKES_FLOWS | TAKES_RETURNING_CLIENTS);
-    instance.mtu.set(1500);
     instance
 }
 
@@ -135,6 +134,7 @@ fn next_hop() -> NextHop {
     let hop = NextHop::default();
     hop.interface.set(INTERFACE);
     hop.resolved.set(1);
+    hop.mtu.set(1500);
     let both = [INSTANCE_MAC, [2, 0, 0, 0, 0, 9]].concat();
     for (word, bytes) in hop.ethernet.iter().zip(both.chunks_exact(4)) {
         word.set(u32::from_ne_bytes(bytes.try_into().unwrap()));

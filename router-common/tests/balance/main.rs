@@ -115,12 +115,18 @@ fn with_dsr_ipip_the_packet_travels_inside_another_one_unchanged() {
 }
 
 #[test]
-fn a_packet_that_would_be_too_long_wrapped_is_counted_and_not_sent() {
+fn the_sender_of_a_packet_that_would_be_too_long_is_told_what_fits() {
     let tables = tables(16);
-    let frame = from_client((CLIENT, PORT), Mode::DsrIpip, UDP, 0, &[7; 1_460]);
-    let (outcome, after) = carry(&tables, &frame);
-    assert_eq!(outcome.unwrap().reason, Reason::L4TooBig);
-    assert_eq!(after, frame);
+    for (mode, payload, mtu) in
+        [(Mode::DsrIpip, 1_460, 1_480), (Mode::Snat, 1_480, 1_500), (Mode::DsrL2, 1_480, 1_500)]
+    {
+        let frame = from_client((CLIENT, PORT), mode, UDP, 0, &vec![7; payload]);
+        let (outcome, after) = carry(&tables, &frame);
+        assert_eq!(outcome.unwrap().mtu_to_tell(), Some(mtu), "{mode:?}");
+        assert_eq!(after, frame);
+        let fits = from_client((CLIENT, PORT), mode, UDP, 0, &vec![7; payload - 8]);
+        assert_eq!(carry(&tables, &fits).0.unwrap().mtu_to_tell(), None, "{mode:?}");
+    }
 }
 
 #[test]

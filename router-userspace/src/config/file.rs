@@ -256,7 +256,7 @@ fn listener(section: Section<'_, '_>) -> Listener {
         name: section.required("name", values::name),
         address: section.required("address", values::socket_address),
         protocol: section.defaulted("protocol", values::choice(PROTOCOLS, &[])),
-        source: section.defaulted("source", values::choice(SOURCES, &["transparent", "dsr-l2", "dsr-ipip"])),
+        source: section.defaulted("source", values::choice(SOURCES, &[])),
         offload: section.defaulted(
             "offload",
             values::choice(
@@ -305,7 +305,12 @@ fn announced_by(section: Section<'_, '_>) -> Option<Placed<Vec<IpNet>>> {
 const PROTOCOLS: &[(&str, Protocol)] =
     &[("http", Protocol::Http), ("tls", Protocol::Tls), ("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 
-const SOURCES: &[(&str, Source)] = &[("snat", Source::Snat)];
+const SOURCES: &[(&str, Source)] = &[
+    ("snat", Source::Snat),
+    ("transparent", Source::Transparent),
+    ("dsr-l2", Source::DsrL2),
+    ("dsr-ipip", Source::DsrIpip),
+];
 
 fn pool(section: Section<'_, '_>) -> Pool {
     let pool = Pool {

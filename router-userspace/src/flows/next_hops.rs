@@ -108,11 +108,6 @@ impl NextHopTable {
         Ok(index)
     }
 
-    /// The index of the interface that a next hop is behind.
-    pub fn interface(&self, index: u32) -> Option<u32> {
-        self.entries.get(index as usize).map(|entry| entry.interface.get())
-    }
-
     /// Follows the kernel's changes on a thread of its own for as long as the table is in use.
     /// `rerouted` is called after routes have changed; what [`NextHopTable::towards`] answers is new at once.
     pub fn watch(self: &Arc<Self>, rerouted: impl Fn() + Send + 'static) -> io::Result<()> {

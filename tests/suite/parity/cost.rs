@@ -3,7 +3,13 @@
 use router_common::abi::reason::PacketReason;
 use support::Datapath;
 
+use router_common::abi::balance::{Endpoint, Mode, Target};
+use router_common::path::balance::memory::MemoryTables;
+use router_common::wire::PROTOCOL_TCP;
+use support::layer4::Layer4;
+
 use crate::compare::LOOPBACK;
+use crate::layer4::bench as bench4;
 use crate::pictures::bench::ip::Ip;
 use crate::pictures::bench::{self, TcpPacket};
 
@@ -56,5 +62,134 @@ fn translating_costs(datapath: &Datapath, ip: Ip) {
         assert_eq!(carried, if name == "no flow" { 0 } else { 5 * u64::from(rounds) });
         // A machine under load may be slow, but not by this much.
         assert!(cost.as_nanos() < 1_000, "{name}, {ip:?}: {} ns", cost.as_nanos());
+    }
+}
+
+/// Flows of one test, so that tables and frames are those of many.
+const MANY: u32 = 100_000;
+
+#[test]
+#[ignore = "needs root"]
+fn layer_4_packets_cost_well_below_a_microsecond() {
+    stay_on_this_cpu();
+    let tables = bench4::tables(MANY as usize / 10);
+    for hop in &tables.next_hops {
+        // What goes out comes in again.
+        hop.ethernet[0].set(0);
+        hop.ethernet[1].set(0);
+    }
+    let frame = |mode, port, flags| {
+        bench4::from_client((bench4::CLIENT, port), mode, PROTOCOL_TCP, flags, b"0123456789")
+    };
+    let mut rows: Vec<(&str, Vec<u8>)> = Vec::new();
+    let direct = frame(Mode::DsrL2, 1_025, bench4::ACK);
+    bench4::carry(&tables, &direct);
+    rows.push(("flow, dsr-l2", direct));
+    let (there, back) = by_turns(&tables);
+    rows.push(("flow, snat", there));
+    // Ends what is not known: it is placed by the Maglev table and not stored.
+    rows.push(("Maglev table alone, dsr-l2", frame(Mode::DsrL2, 1_026, bench4::FIN)));
+    let layer4 = Layer4::load(&tables).unwrap();
+    let mut nothing = direct_of(&rows).to_vec();
+    nothing[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let base = cost_of(&layer4, &nothing, 2_000_000);
+    println!("Layer 4, 64-byte TCP, one flow, one CPU, net of a frame that is not IP ({base} ns):");
+    for (name, frame) in &rows {
+        let cost = cost_of(&layer4, frame, 2_000_000).saturating_sub(base);
+        println!("{cost:>5} ns  {name}");
+        assert!(cost < 1_000, "{name}: {cost} ns");
+    }
+    drop(back);
+    // Wrapped packets cannot be sent through again: each is sent once.
+    let wrapped = frame(Mode::DsrIpip, 1_025, bench4::ACK);
+    layer4.run(&wrapped, 1).unwrap();
+    let once = |frames: &mut dyn Iterator<Item = Vec<u8>>| {
+        let mut costs: Vec<u128> =
+            frames.map(|frame| layer4.run(&frame, 1).unwrap().duration.as_nanos()).collect();
+        costs.sort_unstable();
+        costs[costs.len() / 2]
+    };
+    let base = once(&mut (0..20_000).map(|_| nothing.clone()));
+    let flow = once(&mut (0..20_000).map(|_| wrapped.clone())) - base;
+    println!("Each packet sent once, net of the same:\n{flow:>5} ns  flow, dsr-ipip");
+    let many = |number: u32| {
+        let client = std::net::Ipv4Addr::from(0x0a4d_0000 + number / 32_768);
+        bench4::from_client(
+            (client, 1_025 + (number % 32_768) as u16),
+            Mode::DsrL2,
+            PROTOCOL_TCP,
+            bench4::ACK,
+            b"0123456789",
+        )
+    };
+    let new = once(&mut (0..MANY).map(many)) - base;
+    println!("{new:>5} ns  new flow, dsr-l2, stored ({MANY} of them)");
+    let among = once(&mut (0..MANY).step_by(5).map(|number| many(number * 7_919 % MANY))) - base;
+    println!("{among:>5} ns  flow among {MANY}, dsr-l2");
+    println!("{:.1} bytes a flow", (1_024.0 + 64.0) / router::flows::balance::FLOWS_PER_BUCKET as f64);
+}
+
+fn direct_of<'a>(rows: &'a [(&str, Vec<u8>)]) -> &'a [u8] {
+    &rows[0].1
+}
+
+/// Two flows that undo each other: what goes to the instance of one comes from the client of the other. Returns the packets of both.
+fn by_turns(tables: &MemoryTables) -> (Vec<u8>, Vec<u8>) {
+    let there = bench4::from_client((bench4::CLIENT, 2_000), Mode::Snat, PROTOCOL_TCP, bench4::SYN, b"");
+    let (_, sent) = bench4::carry(tables, &there);
+    let ((source, port), (instance, instance_port)) = bench4::ends(&sent, 14);
+    // The instance is a listener too, whose only instance is the first listener.
+    let service = tables.services.len() as u32 - 1;
+    let index = 1 + u32::from(instance.octets()[3] - 11);
+    let back_service = &tables.services[service as usize];
+    bench4::set(&back_service.address, bench4::words(instance));
+    back_service.port.set(Endpoint::pack_port(instance_port.to_be(), PROTOCOL_TCP, false));
+    back_service.mode.set(Mode::Snat as u32);
+    for endpoint in tables.endpoints.iter().flat_map(|bucket| &bucket.endpoints) {
+        if endpoint.target.get() == Target::Instance(index).pack() {
+            endpoint.target.set(Target::Service(service).pack());
+        }
+    }
+    let other =
+        &tables.instances[bench4::instance_index(PROTOCOL_TCP, index % bench4::INSTANCES + 1) as usize];
+    let group = &tables.groups[2];
+    group.ring.set(0);
+    for cell in tables.rings.iter().take(8).flat_map(|chunk| &chunk.0) {
+        cell.set(bench4::instance_index(PROTOCOL_TCP, index % bench4::INSTANCES + 1) as u16);
+    }
+    bench4::set(&other.address, bench4::words(bench4::VIP));
+    bench4::set(&other.source, bench4::words(bench4::CLIENT));
+    other.port.set(Endpoint::pack_port(bench4::port_of(Mode::Snat).to_be(), PROTOCOL_TCP, false));
+    back_service.group.set(2);
+    let syn = bench4::frame((source, port), (instance, instance_port), PROTOCOL_TCP, bench4::SYN, b"");
+    let (outcome, _) = bench4::carry(tables, &syn);
+    assert_eq!(outcome.unwrap().reason, PacketReason::L4Placed);
+    for flow in tables.flows.iter().flat_map(|bucket| &bucket.flows).filter(|flow| flow.service() == service)
+    {
+        flow.target.set(flow.instance() | u32::from(2_000u16.to_be()) << 16);
+    }
+    let there =
+        bench4::from_client((bench4::CLIENT, 2_000), Mode::Snat, PROTOCOL_TCP, bench4::ACK, b"0123456789");
+    let (_, mut sent) = bench4::carry(tables, &there);
+    sent[..12].fill(0);
+    let (_, again) = bench4::carry(tables, &sent);
+    assert_eq!(again[26..38], there[26..38], "a round and its opposite give the packet back");
+    (there, sent)
+}
+
+/// The median of 11 runs of so many rounds, in nanoseconds a round.
+fn cost_of(layer4: &Layer4, frame: &[u8], rounds: u32) -> u128 {
+    let mut costs: Vec<u128> =
+        (0..11).map(|_| layer4.run(frame, rounds).unwrap().duration.as_nanos()).collect();
+    costs.sort_unstable();
+    costs[5]
+}
+
+fn stay_on_this_cpu() {
+    // SAFETY: all-zero is an empty set, and the calls read it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set);
     }
 }

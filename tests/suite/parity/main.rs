@@ -3,6 +3,7 @@
 
 mod compare;
 mod cost;
+mod layer4;
 #[path = "../../../router-common/tests/pictures.rs"]
 mod pictures;
 mod seeded;

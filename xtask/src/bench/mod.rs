@@ -63,6 +63,9 @@ pub struct Selection {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=200),
           conflicts_with_all = ["workloads", "contenders", "rounds"])]
     reloads: Option<u16>,
+    /// Only measure what a Layer-4 packet costs the kernel program (BPF_PROG_TEST_RUN).
+    #[arg(long, conflicts_with_all = ["workloads", "contenders", "rounds", "reloads"])]
+    l4: bool,
 }
 
 impl Selection {
@@ -83,6 +86,17 @@ impl Selection {
         let whole = if self.quick { 10 } else { 50 };
         self.reloads.unwrap_or(if self.is_whole() { whole } else { 0 })
     }
+}
+
+/// The figures are those of a story of the parity suite, which prints them.
+fn layer4_cost() -> Result<()> {
+    let status = std::process::Command::new(env!("CARGO"))
+        .current_dir(workspace::root())
+        .args(["test", "--release", "-p", "router-tests", "--test", "parity", "--"])
+        .args(["--ignored", "--exact", "--nocapture", "cost::layer_4_packets_cost_well_below_a_microsecond"])
+        .status()
+        .context("cannot start cargo")?;
+    if status.success() { Ok(()) } else { bail!("the measurement failed") }
 }
 
 /// How much is measured.
@@ -110,6 +124,9 @@ pub fn run(selection: &Selection) -> Result<()> {
         bail!("the bench works in network namespaces and in the kernel: run this as root");
     }
     let _alone = claim_the_machine()?;
+    if selection.l4 {
+        return layer4_cost();
+    }
     setup::ensure(setup::For::Lab)?;
     build::run(true)?;
     let interrupted = workspace::interruption()?;

@@ -23,9 +23,7 @@ pub struct Instance {
     pub next_hop: Shared32,
     /// [`TAKES_FLOWS`] and the others.
     pub flags: Shared32,
-    /// Greatest length of a packet towards it, in bytes from the IP header on; 0 if unknown.
-    pub mtu: Shared32,
-    pub reserved: [Shared32; 4],
+    pub reserved: [Shared32; 5],
 }
 
 const _: () = assert!(size_of::<Instance>() == 64);

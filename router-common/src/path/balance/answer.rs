@@ -5,7 +5,7 @@ use super::datagram::{Datagram, join};
 use super::table::{self, ReplyKey};
 use super::tables::Tables;
 use super::{lifetime, rewrite};
-use crate::abi::balance::{Flow, Settings};
+use crate::abi::balance::Flow;
 use crate::abi::reason::PacketReason;
 use crate::path::ports::Packet;
 use crate::path::reporting::Reporting;
@@ -15,10 +15,10 @@ use crate::path::reporting::Reporting;
 pub fn carry<I: Reporting, P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    settings: &Settings,
     datagram: &Datagram,
     index: u32,
 ) -> Option<Outcome> {
+    let settings = tables.settings()?;
     let instance = tables.instance(index)?;
     let ours = table::same::<I>(&instance.source, &datagram.destination);
     let to = if ours { [0; 4] } else { datagram.destination };

@@ -7,7 +7,7 @@ use super::place::{self, Placement};
 use super::table::{self, Key};
 use super::tables::Tables;
 use super::{lifetime, rewrite};
-use crate::abi::balance::{Flow, Instance, Mode, Settings};
+use crate::abi::balance::{Flow, Instance, Mode};
 use crate::abi::reason::PacketReason;
 use crate::path::ports::Packet;
 
@@ -17,14 +17,13 @@ use crate::path::ports::Packet;
 pub fn carry<I: Outer, P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    settings: &Settings,
     datagram: &Datagram,
     index: u32,
 ) -> Outcome {
-    if let Some(outcome) = follow::<I, P, T>(packet, tables, settings, datagram, index) {
+    if let Some(outcome) = follow::<I, P, T>(packet, tables, datagram, index) {
         return outcome;
     }
-    match place::begin(tables, settings, datagram, index) {
+    match place::begin(tables, datagram, index) {
         Ok(placement) => deliver_first::<I, P, T>(packet, tables, datagram, index, &placement),
         Err(outcome) => outcome,
     }
@@ -35,10 +34,10 @@ pub fn carry<I: Outer, P: Packet, T: Tables>(
 fn follow<I: Outer, P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    settings: &Settings,
     datagram: &Datagram,
     index: u32,
 ) -> Option<Outcome> {
+    let settings = tables.settings()?;
     let key = Key::new(datagram.source, datagram.source_port, index);
     let hash = key.hash(settings);
     let (flow, id) = table::find::<I, T>(tables, settings.buckets.get(), &key, hash)?;
@@ -101,6 +100,10 @@ fn deliver<I: Outer, P: Packet, T: Tables>(
     let Some(next_hop) = tables.next_hop(index).filter(|next_hop| next_hop.interface.get() != 0) else {
         return Outcome::drop(PacketReason::L4NoRoute);
     };
+    let overhead = if mode == Mode::DsrIpip { I::LEN as u32 } else { 0 };
+    if !fits::<I, P>(packet, datagram, overhead, next_hop.mtu.get()) {
+        return Outcome::tell(next_hop.mtu.get().saturating_sub(overhead));
+    }
     let done = match (mode, flow) {
         (Mode::Snat, Some(flow)) => {
             let ports = join(flow.source_port(), instance.port.get() as u16);
@@ -113,14 +116,22 @@ fn deliver<I: Outer, P: Packet, T: Tables>(
             rewrite::translate::<I, P>(packet, datagram, link, &flow.client, &instance.address, ports)
         }
         (Mode::DsrL2, _) => rewrite::link_only(packet, next_hop),
-        (Mode::DsrIpip, _) => {
-            if !encapsulate::fits::<I, P>(packet, datagram, instance) {
-                return Outcome::drop(PacketReason::L4TooBig);
-            }
-            encapsulate::wrap::<I, P>(packet, datagram, instance, next_hop)
-        }
+        (Mode::DsrIpip, _) => encapsulate::wrap::<I, P>(packet, datagram, instance, next_hop),
         // Where answers are translated here, nothing goes without a flow.
         (Mode::Snat | Mode::Transparent, None) => false,
     };
     if done { Outcome::forward(index, next_hop, reason) } else { Outcome::drop(PacketReason::WriteFailed) }
+}
+
+/// Whether the packet, or each part of those that it was put together from, can leave with `overhead` more bytes. An MTU of 0 is not known.
+#[inline(always)]
+fn fits<I: Outer, P: Packet>(packet: &P, datagram: &Datagram, overhead: u32, mtu: u32) -> bool {
+    if mtu == 0 || datagram.length + overhead <= mtu {
+        return true;
+    }
+    match packet.part_size() {
+        0 => false,
+        // The kernel makes the parts smaller by what is put around them.
+        part => I::LEN as u32 + datagram.header as u32 + part <= mtu,
+    }
 }

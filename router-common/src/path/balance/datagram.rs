@@ -45,6 +45,8 @@ pub struct Datagram {
     pub protocol: u8,
     /// TCP flags; 0 for UDP.
     pub flags: u8,
+    /// Bytes of the transport header.
+    pub header: u8,
     /// Bytes from the IP header on.
     pub length: u32,
 }
@@ -81,6 +83,7 @@ impl Datagram {
             destination_port,
             protocol,
             flags,
+            header: header as u8,
             length: length as u32,
         })
     }

@@ -44,13 +44,6 @@ struct Front<I> {
 // SAFETY: a sequence of `Wire` types.
 unsafe impl<I: Wire> Wire for Front<I> {}
 
-/// Whether the wrapped packet can leave. A packet that the kernel will cut into segments always can: it makes them smaller.
-#[inline(always)]
-pub fn fits<I: Outer, P: Packet>(packet: &P, datagram: &Datagram, instance: &Instance) -> bool {
-    let mtu = instance.mtu.get();
-    mtu == 0 || datagram.length + I::LEN as u32 <= mtu || packet.part_size() != 0
-}
-
 /// Puts the outer header in front.
 #[inline(always)]
 pub fn wrap<I: Outer, P: Packet>(

@@ -51,6 +51,7 @@ enum Action {
     Drop,
     Redirect,
     Resolve,
+    Tell,
 }
 
 impl Outcome {
@@ -78,12 +79,28 @@ impl Outcome {
         Self { action, interface: next_hop.interface.get(), next_hop: index, reason }
     }
 
+    /// It is too long: its sender is to be told of this MTU, in bytes. See [`too_long`](super::too_long).
+    #[inline(always)]
+    pub const fn tell(mtu: u32) -> Self {
+        Self { action: Action::Tell, interface: mtu, next_hop: 0, reason: PacketReason::TooLong }
+    }
+
+    /// The MTU that the sender is to be told of.
+    #[inline(always)]
+    pub const fn mtu_to_tell(self) -> Option<u32> {
+        match self.action {
+            Action::Tell => Some(self.interface),
+            _ => None,
+        }
+    }
+
+    /// Of a packet that is too long: what remains if nobody can be told.
     #[inline(always)]
     pub const fn verdict(self) -> Verdict {
         let Self { action, interface, next_hop, reason } = self;
         match action {
             Action::Pass => Verdict::Pass(reason),
-            Action::Drop => Verdict::Drop(reason),
+            Action::Drop | Action::Tell => Verdict::Drop(reason),
             Action::Redirect => Verdict::Redirect { interface },
             Action::Resolve => Verdict::Resolve { interface, next_hop },
         }
@@ -114,13 +131,11 @@ pub fn carry_as<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> O
     let port = |port| Endpoint::pack_port(port, datagram.protocol, I::IS_IPV6);
     let to = find::<I, T>(tables, settings, &datagram.destination, port(datagram.destination_port));
     if let Some(Target::Service(service)) = Target::unpack(to) {
-        return Some(client::carry::<I, P, T>(packet, tables, settings, datagram, service));
+        return Some(client::carry::<I, P, T>(packet, tables, datagram, service));
     }
     let from = find::<I, T>(tables, settings, &datagram.source, port(datagram.source_port));
     match Target::unpack(from) {
-        Some(Target::Instance(instance)) => {
-            answer::carry::<I, P, T>(packet, tables, settings, datagram, instance)
-        }
+        Some(Target::Instance(instance)) => answer::carry::<I, P, T>(packet, tables, datagram, instance),
         _ => None,
     }
 }

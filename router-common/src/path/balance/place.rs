@@ -51,13 +51,10 @@ pub struct Placement {
 
 /// Places a packet that belongs to no stored flow of the service of this index.
 #[inline(never)]
-pub fn begin<T: Tables>(
-    tables: &T,
-    settings: &Settings,
-    datagram: &Datagram,
-    index: u32,
-) -> Result<Placement, Outcome> {
-    let Some(service) = tables.service(index) else { return Err(Outcome::pass(PacketReason::L4NoService)) };
+pub fn begin<T: Tables>(tables: &T, datagram: &Datagram, index: u32) -> Result<Placement, Outcome> {
+    let (Some(settings), Some(service)) = (tables.settings(), tables.service(index)) else {
+        return Err(Outcome::pass(PacketReason::L4NoService));
+    };
     let Some(mode) = Mode::of(service.mode.get()) else {
         return Err(Outcome::pass(PacketReason::L4NoService));
     };

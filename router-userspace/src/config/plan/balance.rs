@@ -89,12 +89,8 @@ fn source_ports(file: &File, report: &Report<'_>) {
 pub(super) fn check_pools(file: &File, table: &RoutingTable, report: &Report<'_>) {
     for listener in file.listeners.iter().filter(|listener| listener.protocol.value.is_layer4()) {
         let (Some(name), Some(address)) = (&listener.name, &listener.address) else { continue };
-        let never = |place: usize| {
-            table.rules()[place].condition.by_client(&name.value) == ClientCondition::Always(false)
-        };
-        let rules = (0..table.rules().len()).filter(|place| !never(*place)).map(RuleRef::Rule);
         let mut seen: Vec<PoolId> = Vec::new();
-        for rule in rules.chain([RuleRef::Default]) {
+        for rule in reachable_rules(table, &name.value) {
             reaction(file, table, rule, listener.protocol.value, report);
             for pool in placement::reachable_pools(table, rule) {
                 if !seen.contains(&pool) {
@@ -104,6 +100,22 @@ pub(super) fn check_pools(file: &File, table: &RoutingTable, report: &Report<'_>
             }
         }
     }
+}
+
+/// The rules that a listener's clients may select.
+fn reachable_rules(table: &RoutingTable, listener: &str) -> Vec<RuleRef> {
+    let mut reachable = Vec::new();
+    for (place, rule) in table.rules().iter().enumerate() {
+        let condition = rule.condition.by_client(listener);
+        if condition != ClientCondition::Always(false) {
+            reachable.push(RuleRef::Rule(place));
+        }
+        if condition == ClientCondition::Always(true) && rule.enabled {
+            return reachable;
+        }
+    }
+    reachable.push(RuleRef::Default);
+    reachable
 }
 
 /// Nobody can be told 503 or kept waiting.

@@ -85,3 +85,30 @@ fn rules_about_requests_never_hold_on_a_layer_4_listener() {
         "{said}"
     );
 }
+
+#[test]
+fn how_packets_travel_must_go_with_what_the_listener_and_its_instances_are() {
+    let http = problems(&file("source = \"transparent\"", "10.0.2.11:53", "").replace("\"udp\"", "\"http\""));
+    assert!(
+        http.starts_with(
+            "r.toml:5:10: `source = \"transparent\"` does not go together with protocol \"http\""
+        ),
+        "{http}"
+    );
+    for source in ["dsr-l2", "dsr-ipip"] {
+        let other_port = problems(&file(&format!("source = \"{source}\""), "10.0.2.11:5353", ""));
+        assert!(
+            other_port.starts_with(&format!(
+                "r.toml:12:11: with `source = \"{source}\"` packets arrive at instance 10.0.2.11:5353 still addressed to port 53"
+            )),
+            "{other_port}"
+        );
+    }
+    let elsewhere = "[[pool]]\nname = \"q\"\n[[pool.instance]]\nname = \"b\"\naddress = \"10.0.2.12:53\"\n\n\
+                     [[rule]]\nname = \"r\"\nmatch = 'Listener(\"dns\")'\npool = \"q\"\n\n[default_rule]\npools = [\"p\"]\n";
+    assert_eq!(
+        problems(&file("source = \"dsr-l2\"", "10.0.2.11:80", elsewhere)),
+        "",
+        "no client comes to that instance"
+    );
+}

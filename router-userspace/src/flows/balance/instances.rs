@@ -7,7 +7,7 @@ use router_common::abi::balance::{Instance, TAKES_FLOWS, TAKES_RETURNING_CLIENTS
 use router_common::abi::key::words_of;
 
 use super::slots::Slots;
-use super::{ApplyError, EndpointKey, Maps, WantedInstance, endpoint_of, mtu, pack_port};
+use super::{ApplyError, EndpointKey, Maps, WantedInstance, endpoint_of, pack_port};
 use crate::flows::next_hops::NextHopTable;
 
 /// Instances that are configured, and those that still have flows.
@@ -101,9 +101,6 @@ fn direct(entry: &Instance, next_hops: &NextHopTable, address: SocketAddr) {
     let Ok(index) = next_hops.towards_any(address.ip()) else { return };
     if entry.next_hop.get() != index {
         entry.next_hop.set(index);
-    }
-    if let Some(mtu) = next_hops.interface(index).and_then(mtu::of_interface) {
-        set(&entry.mtu, mtu);
     }
 }
 

@@ -7,7 +7,6 @@
 mod endpoints;
 mod instances;
 mod lifetime;
-mod mtu;
 mod rings;
 mod rules;
 mod services;

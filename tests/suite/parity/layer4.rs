@@ -1,0 +1,150 @@
+//! Layer-4 packets: the loaded program and the host's build leave the same bytes, verdicts, counts, flows and memory of clients.
+
+use std::collections::BTreeMap;
+
+use bench::{ACK, CLIENT, FIN, MODES, RST, SYN};
+use router_common::abi::balance::{
+    DENY, Mode, RuleKey, SILENT, TAKES_FLOWS, TAKES_RETURNING_CLIENTS, TICK_SHIFT, UNREACHABLE,
+};
+use router_common::abi::reason::PacketReason;
+use router_common::path::Verdict;
+use router_common::path::balance::memory::MemoryTables;
+use router_common::wire::{PROTOCOL_TCP, PROTOCOL_UDP};
+use support::datapath::{TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, monotonic_now, runs};
+use support::layer4::{Layer4, bytes_of};
+
+use crate::seeded::Seeded;
+
+#[path = "../../../router-common/tests/balance/bench.rs"]
+pub mod bench;
+
+/// A small flow table, so that it is full now and then.
+const BUCKETS: usize = 4;
+
+/// What the kernel reads as the time, in ticks.
+fn ticks() -> u32 {
+    (monotonic_now().1 >> TICK_SHIFT) as u32
+}
+
+/// Runs one frame through both builds; `tables` become what the host's build makes of them. `None` if a tick has passed meanwhile: then nothing
+/// has happened to them.
+fn compare(layer4: &Layer4, tables: &mut MemoryTables, frame: &[u8]) -> Option<PacketReason> {
+    let now = ticks();
+    tables.settings.now.set(now);
+    tables.ticks = now;
+    layer4.hold(tables).unwrap();
+    let before = layer4.packets().unwrap();
+    let ran = layer4.run(frame, 1).unwrap();
+    if ticks() != now {
+        return None;
+    }
+    let (outcome, after) = bench::carry(tables, frame);
+    if outcome.is_some_and(|outcome| outcome.mtu_to_tell().is_some()) {
+        // The errors about such packets are compared with those of handed-off flows.
+        assert!([TC_ACT_REDIRECT, TC_ACT_SHOT].contains(&ran.action), "{outcome:?}");
+        return outcome.map(|outcome| outcome.reason);
+    }
+    assert_eq!(ran.frame, after, "the bytes differ: {outcome:?}");
+    let action = match outcome.map(|outcome| outcome.verdict()) {
+        None | Some(Verdict::Pass(_)) => TC_ACT_UNSPEC,
+        Some(Verdict::Drop(_)) => TC_ACT_SHOT,
+        Some(_) => TC_ACT_REDIRECT,
+    };
+    assert_eq!(ran.action, action, "{outcome:?}");
+    let mut expected = before;
+    if let Some(outcome) = outcome {
+        expected[outcome.reason.index()] += 1;
+    }
+    assert_eq!(layer4.packets().unwrap(), expected, "{outcome:?}");
+    assert_eq!(layer4.flows(BUCKETS).unwrap(), bytes_of::<_, 1024>(&tables.flows), "flows: {outcome:?}");
+    assert_eq!(layer4.replies(BUCKETS).unwrap(), bytes_of::<_, 64>(&tables.replies), "answers: {outcome:?}");
+    let by_client = |clients: Vec<_>| -> BTreeMap<_, _> {
+        let plain = |(key, value): (
+            router_common::abi::balance::AffinityKey,
+            router_common::abi::balance::Affinity,
+        )| { ((key.service, key.client), (value.instance, value.seen)) };
+        clients.into_iter().map(plain).collect()
+    };
+    let host = tables.clients.borrow().iter().map(|(key, value)| (*key, *value)).collect();
+    assert_eq!(by_client(layer4.clients().unwrap()), by_client(host), "clients: {outcome:?}");
+    outcome.map(|outcome| outcome.reason)
+}
+
+#[test]
+#[ignore = "needs root"]
+fn layer_4_packets_leave_both_alike() {
+    let mut tables = bench::tables(BUCKETS);
+    for protocol in [PROTOCOL_TCP, PROTOCOL_UDP] {
+        bench::remember_clients(&tables, protocol, Mode::DsrL2, 100);
+    }
+    let rule = |client: [u8; 4], value| (RuleKey { set: 9, client: bench::words(client.into()) }, 64, value);
+    tables.rules =
+        vec![rule([10, 77, 1, 250], DENY), rule([10, 77, 1, 251], DENY | SILENT), rule([10, 77, 1, 252], 1)];
+    tables.services[bench::service_index(PROTOCOL_TCP, Mode::Snat) as usize].rules.set(9);
+    let layer4 = Layer4::load(&tables).unwrap();
+    let empty = tables.clone();
+    let mut seeded = Seeded(3);
+    let mut met: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut answers: Vec<Vec<u8>> = Vec::new();
+    for round in 0..2_000u32 {
+        if round % 250 == 0 {
+            tables = empty.clone();
+            answers.clear();
+        }
+        let bytes = seeded.bytes();
+        let byte = |at: usize| bytes.get(at).copied().unwrap_or(round as u8);
+        let mode = MODES[usize::from(byte(0)) % 4];
+        let protocol = if byte(1) % 2 == 0 { PROTOCOL_TCP } else { PROTOCOL_UDP };
+        let flags = [SYN, ACK, FIN | ACK, RST, SYN | ACK][usize::from(byte(2)) % 5];
+        let port = 1_025 + u16::from(byte(3)) % 20;
+        let client = if byte(4) % 4 == 0 { [10, 77, 1, 249 + byte(5) % 4].into() } else { CLIENT };
+        let payload = vec![byte(6); usize::from(byte(7)) * 8];
+        let mut frame = match answers.len() {
+            0 => bench::from_client((client, port), mode, protocol, flags, &payload),
+            count if byte(8) % 3 == 0 => answers[usize::from(byte(9)) % count].clone(),
+            _ => bench::from_client((client, port), mode, protocol, flags, &payload),
+        };
+        if byte(10) % 8 == 0 {
+            // Whether a frame is for this host is not for its bytes to say in memory.
+            let at = 6 + usize::from(byte(11)) % (frame.len() - 6);
+            frame[at] = byte(12);
+        }
+        if byte(13) % 16 == 0 {
+            frame.truncate(usize::from(byte(14)).max(34));
+        }
+        if byte(15) % 12 == 0 {
+            let which = &tables.instances[1 + usize::from(byte(16)) % 8];
+            which.flags.set(
+                [0, UNREACHABLE, TAKES_RETURNING_CLIENTS, TAKES_FLOWS | TAKES_RETURNING_CLIENTS]
+                    [usize::from(byte(17)) % 4],
+            );
+        }
+        if !runs(&frame) {
+            continue;
+        }
+        let reason = compare(&layer4, &mut tables, &frame);
+        *met.entry(reason.map_or("none", PacketReason::name)).or_default() += 1;
+        let (outcome, sent) = bench::carry(&tables.clone(), &frame);
+        // What an instance would answer.
+        if mode.sees_answers() && outcome.is_some_and(|outcome| outcome.reason == PacketReason::L4Forwarded) {
+            let (source, destination) = bench::ends(&sent, 14);
+            answers.push(bench::frame(destination, source, protocol, ACK, &payload));
+        }
+    }
+    println!("{met:?}");
+    for reason in [
+        "l4_placed",
+        "l4_forwarded",
+        "l4_answered",
+        "l4_no_flow",
+        "l4_denied",
+        "l4_instance_down",
+        "l4_unstored",
+        "l4_table_full",
+        "l4_table_full_dropped",
+        "too_long",
+        "none",
+    ] {
+        assert!(met.contains_key(reason), "no packet was {reason}: {met:?}");
+    }
+}

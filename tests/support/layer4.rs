@@ -1,0 +1,185 @@
+//! The loaded Layer-4 program by itself: tables to fill, and frames to run through (BPF_PROG_TEST_RUN). Nothing is attached.
+
+use std::cell::RefCell;
+use std::mem::transmute_copy;
+
+use anyhow::{Context, Result, anyhow};
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader};
+use router::flows::kernel::OBJECT;
+use router_common::abi::balance::{
+    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, ReplyBucket, RingChunk, RuleKey,
+    Service, Settings,
+};
+use router_common::abi::next_hop::NextHop;
+use router_common::abi::reason::PacketReason;
+use router_common::path::balance::memory::MemoryTables;
+
+use crate::datapath::Ran;
+use crate::lab::PinDirectory;
+
+/// An array map whose values are written and read as bytes.
+struct Values<T, const N: usize> {
+    map: RefCell<Array<MapData, [u8; N]>>,
+    of: std::marker::PhantomData<T>,
+}
+
+impl<T, const N: usize> Values<T, N> {
+    fn take(ebpf: &mut Ebpf, name: &str) -> Result<Self> {
+        const { assert!(size_of::<T>() == N) };
+        let map = ebpf.take_map(name).ok_or_else(|| anyhow!("no map {name}"))?.try_into()?;
+        Ok(Self { map: RefCell::new(map), of: std::marker::PhantomData })
+    }
+
+    fn hold(&self, values: &[T]) -> Result<()> {
+        for (index, value) in (0..).zip(values) {
+            // SAFETY: the types of these tables are integers only, without padding.
+            let bytes: [u8; N] = unsafe { transmute_copy(value) };
+            self.map.borrow_mut().set(index, bytes, 0)?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, count: usize) -> Result<Vec<[u8; N]>> {
+        (0..count as u32).map(|index| Ok(self.map.borrow().get(&index, 0)?)).collect()
+    }
+}
+
+/// The bytes of values as a map would hold them.
+pub fn bytes_of<T, const N: usize>(values: &[T]) -> Vec<[u8; N]> {
+    assert_eq!(size_of::<T>(), N);
+    // SAFETY: as above.
+    values.iter().map(|value| unsafe { transmute_copy(value) }).collect()
+}
+
+/// The program with maps of its own.
+pub struct Layer4 {
+    settings: Values<Settings, 64>,
+    endpoints: Values<EndpointBucket, 128>,
+    services: Values<Service, 64>,
+    instances: Values<Instance, 64>,
+    groups: Values<Group, 8>,
+    rings: Values<RingChunk, 64>,
+    flows: Values<FlowBucket, 1024>,
+    replies: Values<ReplyBucket, 64>,
+    next_hops: Values<NextHop, { size_of::<NextHop>() }>,
+    rules: RefCell<LpmTrie<MapData, RuleKey, u32>>,
+    clients: RefCell<HashMap<MapData, AffinityKey, Affinity>>,
+    packets: PerCpuArray<MapData, u64>,
+    ebpf: Ebpf,
+    _pins: PinDirectory,
+}
+
+impl std::fmt::Debug for Layer4 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Layer4").finish_non_exhaustive()
+    }
+}
+
+impl Layer4 {
+    /// Loads the program with maps that are as large as these tables.
+    pub fn load(tables: &MemoryTables) -> Result<Self> {
+        let pins = PinDirectory::new("layer4")?;
+        let mut loader = EbpfLoader::new();
+        loader
+            .default_map_pin_directory(pins.path())
+            .map_max_entries("ENDPOINTS", tables.endpoints.len() as u32)
+            .map_max_entries("RINGS", tables.rings.len() as u32)
+            .map_max_entries("L4_FLOWS", tables.flows.len() as u32)
+            .map_max_entries("REPLIES", tables.replies.len() as u32);
+        let mut ebpf = loader.load(OBJECT).context("cannot create the maps of the kernel programs")?;
+        let program: &mut SchedClassifier =
+            ebpf.program_mut("router_layer4").context("no program router_layer4")?.try_into()?;
+        program.load().context("the verifier refuses router_layer4")?;
+        let ebpf_ = &mut ebpf;
+        let layer4 = Self {
+            settings: Values::take(ebpf_, "BALANCE_SETTINGS")?,
+            endpoints: Values::take(ebpf_, "ENDPOINTS")?,
+            services: Values::take(ebpf_, "SERVICES")?,
+            instances: Values::take(ebpf_, "INSTANCES")?,
+            groups: Values::take(ebpf_, "GROUPS")?,
+            rings: Values::take(ebpf_, "RINGS")?,
+            flows: Values::take(ebpf_, "L4_FLOWS")?,
+            replies: Values::take(ebpf_, "REPLIES")?,
+            next_hops: Values::take(ebpf_, "NEXT_HOPS")?,
+            rules: RefCell::new(map(ebpf_, "CLIENT_RULES")?.try_into()?),
+            clients: RefCell::new(map(ebpf_, "AFFINITY")?.try_into()?),
+            packets: map(ebpf_, "PACKETS")?.try_into()?,
+            ebpf,
+            _pins: pins,
+        };
+        layer4.endpoints.hold(&tables.endpoints)?;
+        layer4.rings.hold(&tables.rings)?;
+        layer4.hold(tables)?;
+        Ok(layer4)
+    }
+
+    /// Makes the maps hold what the tables hold; endpoints and rings as they were when the program was loaded.
+    pub fn hold(&self, tables: &MemoryTables) -> Result<()> {
+        self.settings.hold(std::slice::from_ref(&tables.settings))?;
+        self.services.hold(&tables.services)?;
+        self.instances.hold(&tables.instances)?;
+        self.groups.hold(&tables.groups)?;
+        self.flows.hold(&tables.flows)?;
+        self.replies.hold(&tables.replies)?;
+        self.next_hops.hold(&tables.next_hops)?;
+        let mut rules = self.rules.borrow_mut();
+        for (key, length, value) in &tables.rules {
+            rules.insert(&Key::new(*length, *key), value, 0)?;
+        }
+        let mut clients = self.clients.borrow_mut();
+        let known: Vec<AffinityKey> = clients.keys().collect::<Result<_, _>>()?;
+        for key in known {
+            clients.remove(&key)?;
+        }
+        for (key, value) in &*tables.clients.borrow() {
+            clients.insert(key, value, 0)?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of the flow table.
+    pub fn flows(&self, buckets: usize) -> Result<Vec<[u8; 1024]>> {
+        self.flows.read(buckets)
+    }
+
+    /// The bytes of the table of answers.
+    pub fn replies(&self, buckets: usize) -> Result<Vec<[u8; 64]>> {
+        self.replies.read(buckets)
+    }
+
+    /// Where clients were served.
+    pub fn clients(&self) -> Result<Vec<(AffinityKey, Affinity)>> {
+        Ok(self.clients.borrow().iter().collect::<Result<_, _>>()?)
+    }
+
+    /// Packets by reason, in the order of its numbers.
+    pub fn packets(&self) -> Result<Vec<u64>> {
+        let sum = |reason: &PacketReason| Ok(self.packets.get(&(reason.index() as u32), 0)?.iter().sum());
+        PacketReason::ALL.iter().map(sum).collect()
+    }
+
+    /// A frame arrives; it is sent through again as it came out, `rounds` times in all.
+    pub fn run(&self, frame: &[u8], rounds: u32) -> Result<Ran> {
+        let program: &SchedClassifier =
+            self.ebpf.program("router_layer4").context("the program was loaded")?.try_into()?;
+        let mut out = vec![0; frame.len() + 64];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            repeat: rounds,
+            ..TestRunOptions::new()
+        };
+        let result = program
+            .test_run(options)
+            .with_context(|| format!("cannot run a frame of {} bytes through the program", frame.len()))?;
+        out.truncate(result.data_size_out as usize);
+        Ok(Ran { action: result.return_value as i32, frame: out, duration: result.duration })
+    }
+}
+
+fn map(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
+    ebpf.take_map(name).ok_or_else(|| anyhow!("no map {name}"))
+}
