@@ -1,6 +1,8 @@
-//! Replays the seeds of the fuzz target for packets; `tests/suite/parity` shows the same ones to the kernel programs.
+//! Replays the seeds of the fuzz targets for packets and errors; `tests/suite/parity` shows the same ones to the kernel programs.
 
 mod bench;
+#[path = "../../fuzz/bodies/icmp_error.rs"]
+mod icmp_error;
 #[path = "../../fuzz/bodies/packet_path.rs"]
 mod packet_path;
 #[path = "../../fuzz/bodies/seeds.rs"]
@@ -9,4 +11,9 @@ mod seeds;
 #[test]
 fn packets() {
     seeds::replay("packet_path", packet_path::check);
+}
+
+#[test]
+fn errors() {
+    seeds::replay("icmp_error", icmp_error::check);
 }

@@ -157,6 +157,26 @@ fn what_fuzzing_has_found_leaves_both_alike() {
 
 #[test]
 #[ignore = "needs root"]
+fn what_fuzzing_errors_has_found_leaves_both_alike() {
+    let datapath = Datapath::load().unwrap();
+    let mut shown = 0;
+    for (name, bytes) in seeds::of("icmp_error") {
+        println!("seed {name}");
+        let case = ErrorCase::draw(&bytes);
+        for ip in Ip::BOTH {
+            let table = case.flow.table(ip);
+            let frames = case.errors.iter().map(|error| error.frame(ip, &case.flow));
+            for frame in frames.filter(|frame| runs(frame)) {
+                compare(&datapath, &table, &frame);
+                shown += 1;
+            }
+        }
+    }
+    assert!(shown > 50, "only {shown} errors were shown");
+}
+
+#[test]
+#[ignore = "needs root"]
 fn a_packet_cut_after_any_byte_leaves_both_alike() {
     let datapath = Datapath::load().unwrap();
     for ip in Ip::BOTH {
