@@ -55,8 +55,8 @@ fn status_shows_the_daemon_at_a_glance() {
         connections  3 accepted, 1 open, 3 requests
                      1 handed off, 1 relayed, 1 refused, 2 retries
 
-        LISTENER  ADDRESS      PROTOCOL  OFFLOAD
-        web       10.0.1.1:80  http      auto
+        LISTENER  ADDRESS      PROTOCOL  SOURCE  OFFLOAD
+        web       10.0.1.1:80  http      snat    auto
 
         POOL  SERVING  SESSIONS
         web   1/1             0

@@ -24,7 +24,10 @@ fn status_sums_up_the_daemon() {
     assert_eq!(status["refused"], json!({"denied": 1}));
     assert_eq!(
         status["datapath"],
-        json!({"loaded": true, "detail": "TCX ingress on eth0, eth1", "flows": 3, "max_flows": 1000})
+        json!({
+            "loaded": true, "detail": "TCX ingress on eth0, eth1",
+            "flows": 3, "max_flows": 1000, "l4_flows": 0, "l4_max_flows": 0
+        })
     );
     assert_eq!(status["pools"][1], json!({"name": "maps", "instances": 4, "serving": 2, "sessions": 3}));
     assert_eq!(status["listeners"][0]["name"], "web");
