@@ -319,7 +319,8 @@ fn serves(scene: &Scene, seen: Option<IpAddr>) {
         assert!(connection.get("/who/is/asking").unwrap().text().contains(&seen), "{:?}", scene.family);
     }
     assert_eq!(served.len(), 2, "{served:?}");
-    assert_eq!(scene.packets("l4_placed"), 40);
+    let placed = scene.packets("l4_placed");
+    assert_eq!(placed, 40, "{:?}", scene.router.ctl(["reasons"]));
 }
 
 #[test]
