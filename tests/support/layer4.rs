@@ -183,3 +183,13 @@ impl Layer4 {
 fn map(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
     ebpf.take_map(name).ok_or_else(|| anyhow!("no map {name}"))
 }
+
+/// Keeps the calling thread on the CPU that it runs on.
+pub fn stay_on_this_cpu() {
+    // SAFETY: all-zero is an empty set, and the calls read it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set);
+    }
+}

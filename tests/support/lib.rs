@@ -21,6 +21,7 @@ mod test_lab;
 pub mod tls;
 pub mod unix;
 mod unruly;
+pub mod unwrapper;
 mod watchdog;
 
 pub use connection::Connection;

@@ -6,7 +6,7 @@ use support::Datapath;
 use router_common::abi::balance::{Endpoint, Mode, Target};
 use router_common::path::balance::memory::MemoryTables;
 use router_common::wire::PROTOCOL_TCP;
-use support::layer4::Layer4;
+use support::layer4::{Layer4, stay_on_this_cpu};
 
 use crate::compare::LOOPBACK;
 use crate::layer4::bench as bench4;
@@ -183,13 +183,4 @@ fn cost_of(layer4: &Layer4, frame: &[u8], rounds: u32) -> u128 {
         (0..11).map(|_| layer4.run(frame, rounds).unwrap().duration.as_nanos()).collect();
     costs.sort_unstable();
     costs[5]
-}
-
-fn stay_on_this_cpu() {
-    // SAFETY: all-zero is an empty set, and the calls read it.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set);
-    }
 }
