@@ -56,22 +56,22 @@ impl<'a> Gateway<'a> {
 
     /// Gives the turn to `contender`. Fails unless it accepts connections then.
     pub fn turn(&mut self, contender: Contender) -> Result<()> {
-        match (contender.is_router(), self.daemon.take()) {
-            (true, None) => {
-                let file = self.lab.host_dir(Host::Gateway).join(ROUTER_FILE);
-                let mut daemon = Daemon::start(self.lab, &file, Profile::Release)?;
-                daemon.wait_for_instances(self.interrupted)?;
-                self.daemon = Some(daemon);
-            }
-            (false, Some(daemon)) => {
-                daemon.stop()?;
-                // Pinned programs outlive the daemon, and so does its exemption from connection tracking.
-                fs::remove_dir_all(self.lab.pin_dir())?;
-                self.nft("flush ruleset\n")?;
-            }
-            (_, daemon) => self.daemon = daemon,
+        if !contender.is_router()
+            && let Some(daemon) = self.daemon.take()
+        {
+            daemon.stop()?;
+            // Pinned programs outlive the daemon, and so does an exemption from connection tracking.
+            fs::remove_dir_all(self.lab.pin_dir())?;
+            self.nft("flush ruleset\n")?;
         }
+        // A daemon looks at its start whether this host tracks connections.
         self.track(contender == Contender::Nftables)?;
+        if contender.is_router() && self.daemon.is_none() {
+            let file = self.lab.host_dir(Host::Gateway).join(ROUTER_FILE);
+            let mut daemon = Daemon::start(self.lab, &file, Profile::Release)?;
+            daemon.wait_for_instances(self.interrupted)?;
+            self.daemon = Some(daemon);
+        }
         wait_until_it_answers(self.lab, contender)
     }
 
