@@ -75,9 +75,12 @@ fn command(
 }
 
 fn script(lab: &Lab) -> Result<PathBuf> {
-    let script = lab.host_dir(Host::Client).join("counted.lua");
-    fs::create_dir_all(lab.host_dir(Host::Client))?;
-    fs::write(&script, SCRIPT)?;
+    let directory = lab.host_dir(Host::Client);
+    fs::create_dir_all(&directory)?;
+    // Put in place whole: a wrk that has just been started may be reading it.
+    let (script, written) = (directory.join("counted.lua"), directory.join("counted.lua.new"));
+    fs::write(&written, SCRIPT)?;
+    fs::rename(&written, &script)?;
     Ok(script)
 }
 
