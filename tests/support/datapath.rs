@@ -232,21 +232,24 @@ impl Datapath {
     }
 
     fn run(&self, program: &str, frame: &[u8], rounds: u32) -> Result<Ran> {
-        let program: &SchedClassifier =
-            self.ebpf.program(program).context("the program was loaded")?.try_into()?;
-        let mut out = vec![0; frame.len() + 64];
-        let options = TestRunOptions {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            repeat: rounds,
-            ..TestRunOptions::new()
-        };
-        let result = program
-            .test_run(options)
-            .with_context(|| format!("cannot run a frame of {} bytes through the program", frame.len()))?;
-        out.truncate(result.data_size_out as usize);
-        Ok(Ran { action: result.return_value as i32, frame: out, duration: result.duration })
+        run(self.ebpf.program(program).context("the program was loaded")?.try_into()?, frame, rounds)
     }
+}
+
+/// A frame arrives at a program; it is sent through again as it came out, `rounds` times in all.
+pub(crate) fn run(program: &SchedClassifier, frame: &[u8], rounds: u32) -> Result<Ran> {
+    let mut out = vec![0; frame.len() + 64];
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        repeat: rounds,
+        ..TestRunOptions::new()
+    };
+    let result = program
+        .test_run(options)
+        .with_context(|| format!("cannot run a frame of {} bytes through the program", frame.len()))?;
+    out.truncate(result.data_size_out as usize);
+    Ok(Ran { action: result.return_value as i32, frame: out, duration: result.duration })
 }
 
 /// A key as it lies in the map.

@@ -6,7 +6,7 @@ use std::mem::transmute_copy;
 use anyhow::{Context, Result, anyhow};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
-use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfLoader};
 use router::flows::kernel::OBJECT;
 use router_common::abi::balance::{
@@ -17,7 +17,7 @@ use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
 use router_common::path::balance::memory::MemoryTables;
 
-use crate::datapath::Ran;
+use crate::datapath::{Ran, run};
 use crate::lab::PinDirectory;
 
 /// An array map whose values are written and read as bytes.
@@ -163,20 +163,7 @@ impl Layer4 {
 
     /// A frame arrives; it is sent through again as it came out, `rounds` times in all.
     pub fn run(&self, frame: &[u8], rounds: u32) -> Result<Ran> {
-        let program: &SchedClassifier =
-            self.ebpf.program("router_layer4").context("the program was loaded")?.try_into()?;
-        let mut out = vec![0; frame.len() + 64];
-        let options = TestRunOptions {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            repeat: rounds,
-            ..TestRunOptions::new()
-        };
-        let result = program
-            .test_run(options)
-            .with_context(|| format!("cannot run a frame of {} bytes through the program", frame.len()))?;
-        out.truncate(result.data_size_out as usize);
-        Ok(Ran { action: result.return_value as i32, frame: out, duration: result.duration })
+        run(self.ebpf.program("router_layer4").context("the program was loaded")?.try_into()?, frame, rounds)
     }
 }
 
