@@ -249,6 +249,13 @@ fn what_cannot_name_its_flow_goes_up_untouched(ip: Ip) {
         bench.carry_frame(frame)
     };
     untouched(&with(12, 0x99), Verdict::Pass(NotIp));
+    // As reports of memberships are: to a group, with a header between IPv6 and ICMPv6, or with IPv4 options.
+    let mut to_a_group = frame.clone();
+    to_a_group[0] = 0x33;
+    untouched(&bench.carry_frame(to_a_group.clone()), Verdict::Pass(Multicast));
+    let at = if ip == Ip::V4 { 14 } else { ip.protocol() };
+    to_a_group[at] = if ip == Ip::V4 { 0x46 } else { 0 };
+    untouched(&bench.carry_frame(to_a_group), Verdict::Pass(Multicast));
     untouched(&with(ip.protocol(), 17), Verdict::Pass(NotTcp));
     untouched(&with(ip.tcp() + 12, 0x40), Verdict::Pass(BadTcpOptions));
     let [high, low] = [ip.length_field().start, ip.length_field().start + 1];

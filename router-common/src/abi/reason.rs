@@ -71,8 +71,10 @@ reasons! {
         StrayEnding = "stray_ending",
         /// Carries a VLAN tag; the VLAN's own interface takes it.
         VlanTagged = "vlan_tagged",
-        /// A TCP segment in a frame that is not addressed to this host alone: overheard, or sent to a group.
+        /// A TCP segment in a frame that is addressed to another host: overheard.
         OtherHost = "other_host",
+        /// An IP packet in a frame to a group or to all: neighbour discovery, memberships and the like. Flows have none.
+        Multicast = "multicast",
         /// An IPv6 packet with an extension header, other than that of a fragment, before TCP.
         ExtensionHeader = "extension_header",
         /// An ICMP error about a flow's packet, translated and sent on to who sent that packet.

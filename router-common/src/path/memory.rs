@@ -48,7 +48,7 @@ impl Packet for Frame {
     fn make_linear(&mut self, _: usize) {}
 
     fn is_for_this_host(&self) -> bool {
-        true
+        !self.view(0).is_some_and(Ethernet::is_to_a_group)
     }
 
     fn view<T: Wire>(&self, offset: usize) -> Option<&T> {

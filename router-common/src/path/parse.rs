@@ -86,9 +86,18 @@ pub fn arriving<P: Packet>(packet: &P) -> Result<Version, PacketReason> {
 /// discards.
 #[inline(always)]
 pub fn arrived<I: Family, P: Packet>(packet: &P) -> Result<(I::Key, Segment), PacketReason> {
-    // Broadcasts and multicasts are not for others: what they are is told first.
-    let parsed = parse::<I, P>(packet)?;
-    if packet.is_for_this_host() { Ok(parsed) } else { Err(PacketReason::OtherHost) }
+    match parse::<I, P>(packet) {
+        Ok(parsed) if packet.is_for_this_host() => Ok(parsed),
+        // Not told by what it carries: a report of memberships has extension headers or options, and hosts send them all the time.
+        _ if is_to_a_group(packet) => Err(PacketReason::Multicast),
+        Ok(_) => Err(PacketReason::OtherHost),
+        Err(reason) => Err(reason),
+    }
+}
+
+#[inline(always)]
+fn is_to_a_group<P: Packet>(packet: &P) -> bool {
+    packet.view(0).is_some_and(Ethernet::is_to_a_group)
 }
 
 /// Reads the Ethernet header. An error is the reason why the stack gets the packet.

@@ -19,6 +19,12 @@ unsafe impl Wire for Ethernet {}
 impl Ethernet {
     pub const LEN: usize = 14;
 
+    /// Multicast or broadcast: the first bit of the destination on the wire (IEEE 802 clause 8.2).
+    #[inline(always)]
+    pub fn is_to_a_group(&self) -> bool {
+        self.addresses[0].0[0] & 1 != 0
+    }
+
     /// The header of a frame to whoever sent one with this header.
     #[inline(always)]
     pub fn back(&self) -> Self {

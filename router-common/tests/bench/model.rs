@@ -86,6 +86,9 @@ fn take_apart(frame: &[u8]) -> Result<Parts<'_>, PacketReason> {
     let ethernet = Ethernet2HeaderSlice::from_slice(frame).map_err(|_| PacketReason::Truncated)?;
     let datagram = &frame[14..];
     let (ip, source, destination) = match ethernet.ether_type() {
+        EtherType::IPV4 | EtherType::IPV6 if ethernet.destination()[0] & 1 != 0 => {
+            return Err(PacketReason::Multicast);
+        }
         EtherType::IPV4 => read_ipv4(datagram)?,
         EtherType::IPV6 => read_ipv6(datagram)?,
         _ => return Err(PacketReason::NotIp),

@@ -70,7 +70,9 @@ fn story(ip: Ip) {
 
     let overheard = addressed_to([2, 0, 0, 0, 0, 0x77], &frame);
     assert_eq!(reason(&overheard), PacketReason::OtherHost);
-    assert_eq!(reason(&addressed_to([0xff; 6], &frame)), PacketReason::OtherHost);
+    for group in [[0xff; 6], [0x33, 0x33, 0, 0, 0, 0x16]] {
+        assert_eq!(reason(&addressed_to(group, &frame)), PacketReason::Multicast);
+    }
     let mut asked_of_all = addressed_to([0xff; 6], &frame);
     asked_of_all[12..14].copy_from_slice(&[0x08, 0x06]);
     assert_eq!(reason(&asked_of_all), PacketReason::NotIp, "an ARP request is nobody else's");
