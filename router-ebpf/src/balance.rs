@@ -2,12 +2,14 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
 use aya_ebpf::maps::lpm_trie::Key;
+use router_common::abi::balance::FlowId;
 use router_common::abi::balance::{
     Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, NewFlows, ReplyBucket, RingChunk,
     RuleKey, Service, Settings, TICK_SHIFT,
 };
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::shared::Shared32;
+use router_common::path::balance::table::{self, ReplyKey};
 use router_common::path::balance::tables::Tables;
 
 use crate::maps::{
@@ -131,4 +133,37 @@ impl Tables for KernelTables {
         // SAFETY: a helper without arguments.
         (unsafe { bpf_ktime_get_coarse_ns() } >> TICK_SHIFT) as u32
     }
+
+    #[inline(always)]
+    fn claim(&self, hash: u64) -> Option<FlowId> {
+        match layer4_claim(hash) {
+            0 => None,
+            id => Some(FlowId::unpack(id)),
+        }
+    }
+
+    #[inline(always)]
+    fn enter(&self, answers: &ReplyKey, id: FlowId) -> bool {
+        layer4_enter(answers, id.pack()) != 0
+    }
+}
+
+// Global functions: the verifier follows each once, by what their arguments may be, instead of once for every path that leads to a call.
+
+/// A packed [`FlowId`], or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn layer4_claim(hash: u64) -> u32 {
+    table::claim(&KernelTables, hash).map_or(0, FlowId::pack)
+}
+
+/// 1 or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn layer4_enter(answers: *const ReplyKey, id: u32) -> u32 {
+    if answers.is_null() {
+        return 0;
+    }
+    // SAFETY: the verifier has seen to it that the memory is there.
+    table::enter(&KernelTables, unsafe { &*answers }, FlowId::unpack(id)).into()
 }

@@ -22,7 +22,7 @@ pub fn carry<I: Reporting, P: Packet, T: Tables>(
     let instance = tables.instance(index)?;
     let ours = table::same::<I>(&instance.source, &datagram.destination);
     let to = if ours { [0; 4] } else { datagram.destination };
-    let key = ReplyKey { to, port: datagram.destination_port, instance: index };
+    let key = ReplyKey { to, port: datagram.destination_port.into(), instance: index };
     let is = |flow: &Flow| {
         flow.instance() == index
             && match flow.source_port() {

@@ -79,7 +79,7 @@ pub fn begin<T: Tables>(tables: &T, datagram: &Datagram, index: u32) -> Result<P
             false => unstored(PacketReason::L4Flood),
         };
     }
-    let Some(id) = table::claim(tables, settings.buckets.get(), hash) else {
+    let Some(id) = tables.claim(hash) else {
         return match mode.sees_answers() {
             true => Err(Outcome::drop(PacketReason::L4TableFullDropped)),
             false => unstored(PacketReason::L4TableFull),

@@ -6,7 +6,7 @@
 
 use super::hash;
 use super::place::Arrival;
-use super::table::{self, ReplyKey};
+use super::table::ReplyKey;
 use super::tables::Tables;
 use crate::abi::balance::FlowId;
 
@@ -22,7 +22,7 @@ pub fn take<T: Tables>(tables: &T, arrival: &Arrival<'_>, instance: u32, id: Flo
         random = random.wrapping_mul(0x915f_77f5).wrapping_add(0x9e37_79b9);
         let number = hash::scale(random, settings.ports.get());
         let port = (settings.first_port.get().wrapping_add(number) as u16).to_be();
-        if enter(tables, arrival, &ReplyKey { to: [0; 4], port, instance }, id) {
+        if tables.enter(&ReplyKey { to: [0; 4], port: port.into(), instance }, id) {
             return Some(port);
         }
     }
@@ -33,13 +33,5 @@ pub fn take<T: Tables>(tables: &T, arrival: &Arrival<'_>, instance: u32, id: Flo
 #[inline(never)]
 pub fn keep<T: Tables>(tables: &T, arrival: &Arrival<'_>, instance: u32, id: FlowId) -> bool {
     let datagram = arrival.datagram;
-    enter(tables, arrival, &ReplyKey { to: datagram.source, port: datagram.source_port, instance }, id)
-}
-
-/// Whether answers with this tuple are now this flow's.
-#[inline(always)]
-fn enter<T: Tables>(tables: &T, arrival: &Arrival<'_>, answers: &ReplyKey, id: FlowId) -> bool {
-    let (bucket, tag) = answers.place(arrival.settings);
-    let Some(bucket) = tables.replies(bucket) else { return false };
-    table::count(bucket, tag) == 0 && table::enter(tables, bucket, tag, id)
+    tables.enter(&ReplyKey { to: datagram.source, port: datagram.source_port.into(), instance }, id)
 }

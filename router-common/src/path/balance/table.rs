@@ -76,7 +76,7 @@ fn search<I: Family>(bucket: &FlowBucket, key: &Key, tag: u32) -> Option<usize> 
         if bucket.tags[place].get() == tag {
             let flow = &bucket.flows[place];
             if flow.origin.get() == key.origin && same::<I>(&flow.client, &key.client) {
-                return Some(place);
+                return Some(blurred(place, bucket.tags[place].get(), tag));
             }
         }
     }
@@ -84,9 +84,9 @@ fn search<I: Family>(bucket: &FlowBucket, key: &Key, tag: u32) -> Option<usize> 
 }
 
 /// A place for a new flow: taken, and not to be found before [`publish`].
-#[inline(never)]
-pub fn claim<T: Tables>(tables: &T, buckets: u32, hash: u64) -> Option<FlowId> {
-    let (first, second, tag) = places(hash, buckets);
+#[inline(always)]
+pub fn claim<T: Tables>(tables: &T, hash: u64) -> Option<FlowId> {
+    let (first, second, tag) = places(hash, tables.settings()?.buckets.get());
     let home = tables.flows(first)?;
     if let Some(place) = claim_in(tables, home, tag) {
         return Some(FlowId { bucket: first, place: place as u32 });
@@ -133,12 +133,13 @@ pub fn give_up<T: Tables>(tables: &T, buckets: u32, id: FlowId, hash: u64) {
 }
 
 /// The tuple of an instance's answers.
+#[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyKey {
     /// With `transparent` the client, whom answers are sent to. 0 with `snat`: our address is the same for all flows of an instance.
     pub to: [u32; 4],
     /// The port there as it lies in the packet.
-    pub port: u16,
+    pub port: u32,
     pub instance: u32,
 }
 
@@ -147,7 +148,7 @@ impl ReplyKey {
     #[inline(always)]
     pub fn place(&self, settings: &Settings) -> (u32, u32) {
         let seed = settings.flow_seed.get() ^ hash::REPLY_SALT;
-        let hash = hash::of(seed, &self.to, self.port as u32 | self.instance << 16);
+        let hash = hash::of(seed, &self.to, self.port | self.instance << 16);
         (hash::scale((hash >> 32) as u32, settings.buckets.get()), (hash as u32) & 0xff00_0000)
     }
 }
@@ -177,6 +178,13 @@ fn is_zero(word: u32) -> u32 {
     (opaque(u64::from(word)).wrapping_sub(1) >> 63) as u32
 }
 
+/// A place whose tag is the one that was looked for, as a number that the verifier does not know: what follows is then one path for it, and not one for
+/// each place. (It does not conclude from the equality of two numbers that their difference is 0; the compiler would.)
+#[inline(always)]
+fn blurred(place: usize, found: u32, wanted: u32) -> usize {
+    place + (opaque(u64::from(found)) as u32 ^ wanted) as usize
+}
+
 /// A number of which the compiler knows nothing, so that it does not turn arithmetic into branches.
 #[inline(always)]
 fn opaque(number: u64) -> u64 {
@@ -191,9 +199,15 @@ fn opaque(number: u64) -> u64 {
     number
 }
 
-/// Enters a flow under the tuple of its answers. False: another flow with the same tag was faster, or the bucket is full.
+/// Enters a flow under the tuple of its answers. False: another flow with the same tag is there or was faster, or the bucket is full.
 #[inline(always)]
-pub fn enter<T: Tables>(tables: &T, bucket: &ReplyBucket, tag: u32, id: FlowId) -> bool {
+pub fn enter<T: Tables>(tables: &T, answers: &ReplyKey, id: FlowId) -> bool {
+    let Some(settings) = tables.settings() else { return false };
+    let (bucket, tag) = answers.place(settings);
+    let Some(bucket) = tables.replies(bucket) else { return false };
+    if count(bucket, tag) != 0 {
+        return false;
+    }
     let word = tag | id.pack();
     let Some(place) = take_place(tables, bucket, word) else { return false };
     let alone = count(bucket, tag) == 1;

@@ -1,9 +1,10 @@
 //! What this route needs from its surroundings, beside the packet: the tables of `abi::balance`. The kernel programs implement it over BPF maps,
 //! the host tests over plain memory.
 
+use super::table::{self, ReplyKey};
 use crate::abi::balance::{
-    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, NewFlows, ReplyBucket, RingChunk,
-    RuleKey, Service, Settings,
+    Affinity, AffinityKey, EndpointBucket, FlowBucket, FlowId, Group, Instance, NewFlows, ReplyBucket,
+    RingChunk, RuleKey, Service, Settings,
 };
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
@@ -43,4 +44,24 @@ pub trait Tables {
 
     /// Monotonic time in ticks, read from the clock.
     fn ticks(&self) -> u32;
+
+    // Two steps with many paths inside. The kernel programs make them functions which the verifier follows once, whoever calls them.
+
+    /// See [`table::claim`].
+    #[inline(always)]
+    fn claim(&self, hash: u64) -> Option<FlowId>
+    where
+        Self: Sized,
+    {
+        table::claim(self, hash)
+    }
+
+    /// See [`table::enter`].
+    #[inline(always)]
+    fn enter(&self, answers: &ReplyKey, id: FlowId) -> bool
+    where
+        Self: Sized,
+    {
+        table::enter(self, answers, id)
+    }
 }

@@ -250,9 +250,9 @@ fn reply_key(maps: &Maps, flow: &Flow) -> Option<ReplyKey> {
     let mode = Mode::of(maps.services.get(flow.service() as usize)?.mode.get())?;
     let index = flow.instance();
     match mode {
-        Mode::Snat => Some(ReplyKey { to: [0; 4], port: flow.source_port(), instance: index }),
+        Mode::Snat => Some(ReplyKey { to: [0; 4], port: flow.source_port().into(), instance: index }),
         Mode::Transparent => {
-            Some(ReplyKey { to: key(flow).client, port: flow.client_port(), instance: index })
+            Some(ReplyKey { to: key(flow).client, port: flow.client_port().into(), instance: index })
         }
         Mode::DsrL2 | Mode::DsrIpip => None,
     }
