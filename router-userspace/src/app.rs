@@ -43,6 +43,7 @@ use crate::core::table::RoutingTable;
 use crate::flows::ports::{KernelReservation, PortAllocator, reserve_in_kernel};
 use crate::probe::{Origin, Prober, preload, watch};
 use crate::proxy::budget::{BudgetLimits, HeadBudget};
+use crate::proxy::decision_log;
 use crate::proxy::listener::{self, Workers};
 use crate::proxy::settings::{Context, Listener};
 use crate::proxy::source::SourceAddresses;
@@ -149,6 +150,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         sources: SourceAddresses::new(datapath.source_addresses.clone()),
         counters: Arc::clone(&counters),
         heads: HeadBudget::new(BudgetLimits::default()),
+        decision_log: decision_log::Sampler::default(),
     });
     let serving = opened
         .into_iter()

@@ -88,6 +88,52 @@ fn operators_see_what_clients_get() {
 
 #[test]
 #[ignore = "needs root"]
+fn whoever_asks_for_it_finds_live_decisions_in_the_log_and_why() {
+    let lab = TestLab::with_backends(2);
+    let configuration = configuration(&lab, "", "", &service("auto"));
+    let arguments = ["--log", "warn,decision=debug", "--log-format", "json"];
+    let router = Router::start_with(&lab, &configuration, &arguments);
+    router.eventually(Duration::from_secs(5), "both instances serve", |router| {
+        router.ctl(["status"])["pools"][0]["serving"] == 2
+    });
+    let decision_of = |path: &str| {
+        let log = router.log();
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        lines.find(|line| line["target"] == "decision" && line["request"] == path)
+    };
+    // One of several decisions within a tenth of a second is written down; of a client that keeps asking, one will be.
+    let find = |path: &str, status: u16| {
+        let began = Instant::now();
+        loop {
+            assert_eq!(Curl::new(&lab).get(format!("http://10.77.1.10{path}")).status, status);
+            match decision_of(&format!("GET 10.77.1.10{path}")) {
+                Some(found) => return found,
+                None => assert!(began.elapsed() < Duration::from_secs(20), "no decision was logged"),
+            }
+        }
+    };
+
+    let denied = find("/private/x", 403);
+    assert_eq!(denied["rule"], "private");
+    assert_eq!(
+        denied["rules"],
+        "private: PathPrefix(\"/private\") holds, ClientIP(\"10.77.2.0/24\") does not hold"
+    );
+    assert_eq!(denied["outcome"], "denied with 403");
+    let served = find("/x", 200);
+    assert_eq!((&served["listener"], &served["client"]), (&json!("web"), &json!("10.77.1.2")));
+    assert_eq!(served["rules"], "private: PathPrefix(\"/private\") does not hold");
+    assert_eq!((&served["rule"], &served["method"]), (&json!("default"), &json!("fewest-sessions")));
+    let (instances, outcome) = (served["instances"].as_str().unwrap(), served["outcome"].as_str().unwrap());
+    let chosen = outcome.strip_prefix("instance ").unwrap();
+    assert!(
+        instances.starts_with(&format!("{chosen}: comes first among the candidates; web")),
+        "{instances}"
+    );
+}
+
+#[test]
+#[ignore = "needs root"]
 fn the_admin_address_gives_metrics_to_the_network_and_nothing_else() {
     let lab = TestLab::with_backends(2);
     let _router = start(&lab, "auto", "admin_listen = \"10.77.1.1:9180\"");

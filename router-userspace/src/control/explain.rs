@@ -13,12 +13,9 @@ use super::protocol::{
 use super::routes::Refusal;
 use super::state::State;
 use super::view;
-use crate::core::choose::{Exclusion, LostBy};
 use crate::core::decide::{Attempt, Outcome};
-use crate::core::explain::{InstanceResult, InstanceTrace, RuleResult, RuleTrace, SessionTrace, Trace};
-use crate::core::health::Reachability;
+use crate::core::explain::{InstanceResult, RuleResult, RuleTrace, Trace};
 use crate::core::persistence::unix_time;
-use crate::core::pool::Method;
 use crate::core::request::{ClientHello, HttpRequest, Protocol, Request};
 use crate::core::table::{RoutingTable, RuleRef};
 
@@ -134,9 +131,6 @@ fn refused(reason: RefuseReason) -> Explanation {
 }
 
 fn in_words(table: &RoutingTable, trace: Trace, normalised_path: Option<String>) -> Explanation {
-    let candidates =
-        trace.instances.iter().filter(|one| !matches!(one.result, InstanceResult::Excluded(_))).count();
-    let winner = trace.instances.iter().find(|one| one.result == InstanceResult::Chosen).cloned();
     let now = Instant::now();
     let instances = trace.instances.iter().map(|one| ExplainedInstance {
         // The counts of the trace, not those of this moment: they are what was compared.
@@ -147,7 +141,7 @@ fn in_words(table: &RoutingTable, trace: Trace, normalised_path: Option<String>)
         chosen: one.result == InstanceResult::Chosen,
         figure: one.figure,
         load: one.load.filter(|_| !matches!(one.result, InstanceResult::Excluded(_))),
-        because: why(table, one, winner.as_ref(), candidates, trace.method) + doubt(one),
+        because: trace.why(table, one),
     });
     let rules = trace.rules.iter().map(explain_rule);
     let by_default = (trace.rule == RuleRef::Default).then(|| ExplainedRule {
@@ -164,9 +158,9 @@ fn in_words(table: &RoutingTable, trace: Trace, normalised_path: Option<String>)
         rules: rules.chain(by_default).collect(),
         cookie: trace.cookie.map(|event| event.name().to_owned()),
         instances: instances.collect(),
-        method: (candidates > 1).then(|| trace.method.name().to_owned()),
+        method: (trace.candidates() > 1).then(|| trace.method.name().to_owned()),
         fell_back_from: (trace.asked_method != trace.method).then(|| trace.asked_method.name().to_owned()),
-        session: trace.session.as_ref().map(|session| in_session(table, session)),
+        session: trace.session.as_ref().map(|session| session.describe(table)),
         user: trace.identity.user.clone(),
         groups: trace.identity.groups.clone(),
         resource: trace.identity.resource.clone(),
@@ -175,29 +169,11 @@ fn in_words(table: &RoutingTable, trace: Trace, normalised_path: Option<String>)
     }
 }
 
-/// Where the request's session lives, and whether it may go on there.
-fn in_session(table: &RoutingTable, session: &SessionTrace) -> String {
-    match (session.id, session.usable) {
-        (Some(id), true) => format!("lives on instance {}", table.instance(id).name),
-        (Some(id), false) => format!("lives on instance {}, which cannot serve now", table.instance(id).name),
-        (None, _) => "lives on an instance that is no longer configured".to_owned(),
-    }
-}
-
 fn explain_rule(rule: &RuleTrace) -> ExplainedRule {
-    let (result, failed, because) = match &rule.result {
-        RuleResult::Selected => {
-            let tests: Vec<_> = rule
-                .tests
-                .iter()
-                .map(|test| format!("{} {}", test.text, if test.holds { "holds" } else { "does not hold" }))
-                .collect();
-            (Verdict::Matched, None, tests.join(", "))
-        }
-        RuleResult::NoMatch { failed } => {
-            (Verdict::NotMatched, Some(failed.clone()), format!("{failed} does not hold"))
-        }
-        RuleResult::Disabled => (Verdict::Disabled, None, "disabled rules are skipped".to_owned()),
+    let (result, failed) = match &rule.result {
+        RuleResult::Selected => (Verdict::Matched, None),
+        RuleResult::NoMatch { failed } => (Verdict::NotMatched, Some(failed.clone())),
+        RuleResult::Disabled => (Verdict::Disabled, None),
     };
     let tests = rule.tests.iter().map(|test| ExplainedTest { test: test.text.clone(), holds: test.holds });
     ExplainedRule {
@@ -206,7 +182,7 @@ fn explain_rule(rule: &RuleTrace) -> ExplainedRule {
         result,
         failed,
         tests: tests.collect(),
-        because,
+        because: rule.why(),
     }
 }
 
@@ -229,77 +205,5 @@ fn outcome(table: &RoutingTable, trace: &Trace) -> ExplainedOutcome {
             raw_rule: trace.raw_path_rule.clone().unwrap_or_default(),
             normalised_rule: rule,
         },
-    }
-}
-
-/// Why an instance that is down was judged as if it were up.
-fn doubt(one: &InstanceTrace) -> &'static str {
-    let believed = matches!(one.result, InstanceResult::Excluded(Exclusion::Down | Exclusion::Maintenance));
-    if one.reachability == Reachability::Down && !believed {
-        "; that it is down is not believed, because every instance of the pool fails its checks (fail-open)"
-    } else {
-        ""
-    }
-}
-
-fn why(
-    table: &RoutingTable,
-    one: &InstanceTrace,
-    winner: Option<&InstanceTrace>,
-    candidates: usize,
-    method: Method,
-) -> String {
-    let instance = table.instance(one.id);
-    let load = |one: Option<&InstanceTrace>| one.and_then(|one| one.load).unwrap_or(f64::INFINITY);
-    match one.result {
-        InstanceResult::Chosen if candidates == 1 => "the only candidate".to_owned(),
-        InstanceResult::Chosen => "comes first among the candidates".to_owned(),
-        InstanceResult::Excluded(Exclusion::Tried) => "this request tried it in vain".to_owned(),
-        InstanceResult::Excluded(Exclusion::Maintenance) => "in maintenance".to_owned(),
-        InstanceResult::Excluded(Exclusion::Down) => match instance.status.health().last_failure() {
-            Some((failure, _)) => format!("down: {failure}"),
-            None => "down: not checked yet".to_owned(),
-        },
-        InstanceResult::Excluded(Exclusion::OutOfContact) => {
-            "out of contact: it must report and is silent".to_owned()
-        }
-        InstanceResult::Excluded(Exclusion::Exhausted) => "exhausted".to_owned(),
-        InstanceResult::Excluded(Exclusion::NoWeight) => "its weight is 0".to_owned(),
-        InstanceResult::Excluded(Exclusion::Full) => {
-            format!("full: {} of {} sessions", one.sessions, instance.max_sessions.unwrap_or(u32::MAX))
-        }
-        InstanceResult::Lost(LostBy::Draining) => "draining, and another can serve".to_owned(),
-        InstanceResult::Lost(LostBy::Group) => {
-            format!("not in this router's group \"{}\", and another is", table.group().unwrap_or_default())
-        }
-        InstanceResult::Lost(LostBy::Spare) => "a spare, and an ordinary instance can serve".to_owned(),
-        InstanceResult::Lost(LostBy::Affinity) => {
-            let other = winner.map_or("another", |winner| &winner.name);
-            format!("{other} served the user last")
-        }
-        InstanceResult::Lost(LostBy::LoadStatus) => {
-            let other = winner.map_or("better", |winner| winner.load_status.name());
-            format!("{}, and another is {other}", one.load_status.name())
-        }
-        InstanceResult::Lost(LostBy::Resource) => "another has the resource loaded already".to_owned(),
-        InstanceResult::Lost(LostBy::Hash) => "the key belongs to another".to_owned(),
-        InstanceResult::Lost(LostBy::Load) if method == Method::FewestSessions => {
-            format!("load {:.2} against {:.2}", load(Some(one)), load(winner))
-        }
-        InstanceResult::Lost(LostBy::Load) => {
-            let figure = |one: Option<&InstanceTrace>| {
-                one.and_then(|one| one.figure)
-                    .map_or_else(|| "unknown".to_owned(), |figure| format!("{figure:.2}"))
-            };
-            format!("{} {} against {}", method.name(), figure(Some(one)), figure(winner))
-        }
-        InstanceResult::Lost(LostBy::Sessions) => {
-            let other = winner.map_or(0, |winner| winner.sessions);
-            format!("same load, {} sessions against {other}", one.sessions)
-        }
-        InstanceResult::Lost(LostBy::ChosenLater) => "equal, but chosen more recently".to_owned(),
-        InstanceResult::Lost(LostBy::Order) => {
-            "equal in everything, but later in the configuration".to_owned()
-        }
     }
 }

@@ -45,6 +45,15 @@ impl<S> Outcome<S> {
             _ => None,
         }
     }
+
+    pub(super) fn without_session(&self) -> Outcome<()> {
+        match *self {
+            Self::Instance { id, .. } => Outcome::Instance { id, session: () },
+            Self::Deny { status } => Outcome::Deny { status },
+            Self::Unavailable { action, pool } => Outcome::Unavailable { action, pool },
+            Self::AmbiguousPath => Outcome::AmbiguousPath,
+        }
+    }
 }
 
 /// The outcome, and the rule that led to it.
@@ -89,6 +98,8 @@ pub(super) trait Witness {
     /// The instances of these pools come next, and this method is asked for.
     fn pools(&mut self, _pools: &[PoolId], _method: Method) {}
     fn instance(&mut self, _id: InstanceId, _standing: Result<Standing, Exclusion>) {}
+    /// Another worker was quicker: the instances of these pools are judged once more.
+    fn again(&mut self) {}
     fn chosen(&mut self, _choice: &Choice) {}
 }
 
@@ -113,13 +124,22 @@ impl RoutingTable {
     /// Allocates nothing when the path needed no normalising, no rule looks into escaped query values, and the request
     /// has no session key, user or resource.
     pub fn decide(&self, request: &Request<'_>, attempt: &Attempt<'_>) -> Decision {
+        self.decide_before(request, attempt, &mut ())
+    }
+
+    pub(super) fn decide_before(
+        &self,
+        request: &Request<'_>,
+        attempt: &Attempt<'_>,
+        witness: &mut impl Witness,
+    ) -> Decision {
         let identity = self.identities().identify(request);
         if identity.untrusted {
             self.memory().counts.untrusted.add(1);
         }
         identity.too_long.parts().for_each(|part| self.memory().counts.too_long.add(part));
         let begin = Real { table: self, listener: request.listener, identity: &identity, now: attempt.now };
-        self.resolve(request, &identity, attempt, &mut (), begin)
+        self.resolve(request, &identity, attempt, witness, begin)
     }
 
     pub(super) fn resolve<B: Begin>(
@@ -276,6 +296,7 @@ impl RoutingTable {
                 route.witness.chosen(&choice);
                 return Some((choice.id, session));
             }
+            route.witness.again();
             // A failed claim means that another worker's succeeded: choose again with what it left. It may have been
             // for the same session, which then lives there.
             if let Some(resumed) = self.resume(route) {

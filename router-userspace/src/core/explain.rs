@@ -1,11 +1,15 @@
 //! The trace of a decision: what was looked at and why the others lost. It comes from the decision's own code,
 //! watched by a witness, and changes nothing.
 
+mod words;
+
+use std::time::Instant;
+
 use router_common::abi::reason::CookieEvent;
 
 use super::begin::Pretend;
 use super::choose::{Choice, Exclusion, LostBy, Standing, load};
-use super::decide::{Attempt, Outcome, Witness};
+use super::decide::{Attempt, Decision, Outcome, Witness};
 use super::health::Reachability;
 use super::identity::{Identity, TooLong};
 use super::load::LoadStatus;
@@ -122,6 +126,18 @@ impl RoutingTable {
         let mut watch = Watch::default();
         let identity = self.identities().identify(request);
         let decision = self.resolve(request, &identity, attempt, &mut watch, Pretend);
+        self.trace(watch, &decision, attempt.now)
+    }
+
+    /// Decides as [`RoutingTable::decide`] does, at the cost of a look at every rule, and shows how.
+    pub fn decide_and_explain(&self, request: &Request<'_>, attempt: &Attempt<'_>) -> (Decision, Trace) {
+        let mut watch = Watch::default();
+        let decision = self.decide_before(request, attempt, &mut watch);
+        let trace = self.trace(watch, &decision, attempt.now);
+        (decision, trace)
+    }
+
+    fn trace<S>(&self, watch: Watch, decision: &Decision<S>, now: Instant) -> Trace {
         let winner = watch.choice;
         let asked_method = watch.method;
         let method = winner.map_or(asked_method, |choice| choice.method);
@@ -143,7 +159,7 @@ impl RoutingTable {
                 admin: instance.status.admin(),
                 sessions,
                 weight: instance.weight,
-                load: load(sessions, self.pool(id.pool).weight(instance, attempt.now)),
+                load: load(sessions, self.pool(id.pool).weight(instance, now)),
                 load_status: instance.status.load_status(),
                 figure: standing
                     .ok()
@@ -166,7 +182,7 @@ impl RoutingTable {
             asked_method,
             method,
             pools: watch.pools,
-            outcome: decision.outcome,
+            outcome: decision.outcome.without_session(),
         }
     }
 }
@@ -188,6 +204,8 @@ struct Watch {
     tests: Vec<(std::ops::Range<usize>, bool)>,
     raw_path_rule: Option<RuleRef>,
     instances: Vec<(InstanceId, Result<Standing, Exclusion>)>,
+    /// How many of them belong to pools before the last ones.
+    of_earlier_pools: usize,
     choice: Option<Choice>,
     identity: IdentityTrace,
     session: Option<SessionTrace>,
@@ -216,6 +234,7 @@ impl Witness for Watch {
     fn pools(&mut self, pools: &[PoolId], method: Method) {
         self.pools.extend(pools);
         self.method = method;
+        self.of_earlier_pools = self.instances.len();
     }
 
     fn test(&mut self, test: &Test, holds: bool) {
@@ -249,6 +268,10 @@ impl Witness for Watch {
 
     fn instance(&mut self, id: InstanceId, standing: Result<Standing, Exclusion>) {
         self.instances.push((id, standing));
+    }
+
+    fn again(&mut self) {
+        self.instances.truncate(self.of_earlier_pools);
     }
 
     fn chosen(&mut self, choice: &Choice) {

@@ -10,6 +10,7 @@ use router_common::abi::reason::{CookieEvent, RefuseReason};
 
 use super::access::Record;
 use super::connect::ConnectError;
+use super::decision_log;
 use super::line::Line;
 use super::refuse;
 use super::settings::Listener;
@@ -93,7 +94,8 @@ impl<'a> Choice<'a> {
             let first_in_line = self.line.as_ref().is_some_and(Line::is_first);
             let unix_time = unix_time(SystemTime::now());
             let attempt = Attempt { tried: &self.tried, now: Instant::now(), unix_time, first_in_line };
-            let decision = self.table.decide(self.request, &attempt);
+            let sampler = &self.listener.context.decision_log;
+            let decision = decision_log::decide(&self.table, self.request, &attempt, sampler);
             if !std::mem::replace(&mut self.counted, true) {
                 self.table.hits(decision.rule).add(1);
             }

@@ -12,6 +12,7 @@ mod choice;
 pub mod connect;
 pub mod connection;
 mod cookies;
+pub mod decision_log;
 pub mod direction;
 mod endpoint;
 pub mod head;

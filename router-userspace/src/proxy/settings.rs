@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use ipnet::IpNet;
 
 use super::budget::HeadBudget;
+use super::decision_log;
 use super::http::scan::HeadLimits;
 use super::source::SourceAddresses;
 use crate::core::counters::Counters;
@@ -119,6 +120,7 @@ pub struct Context {
     pub sources: SourceAddresses,
     pub counters: Arc<Counters>,
     pub heads: HeadBudget,
+    pub decision_log: decision_log::Sampler,
 }
 
 impl std::fmt::Debug for Context {

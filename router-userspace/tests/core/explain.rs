@@ -139,3 +139,27 @@ fn a_condition_alone_explains_itself() {
         Some("Tls()")
     );
 }
+
+#[test]
+fn a_decision_that_is_explained_is_the_one_that_is_made() {
+    let pools = || vec![pool("p", [instance("a"), instance("b"), instance("c")])];
+    let rules = || vec![rule("no", r#"Path("/y")"#, FIRST), rule("yes", r#"PathPrefix("/x")"#, FIRST)];
+    let (plain, explained) = (table(rules(), pools()), table(rules(), pools()));
+    let mut sessions = Vec::new();
+    for _ in 0..7 {
+        let decision = get("/x").seen(|request| plain.decide(request, &Attempt::first(Instant::now())));
+        let (same, trace) =
+            get("/x").seen(|request| explained.decide_and_explain(request, &Attempt::first(Instant::now())));
+        assert_eq!((same.rule, same.outcome.instance()), (decision.rule, decision.outcome.instance()));
+        assert_eq!(trace.outcome.instance(), same.outcome.instance());
+        assert_eq!(trace.rules.len(), 2, "rules are shown that the index would have skipped");
+        let chosen = trace.instances.iter().find(|one| one.result == InstanceResult::Chosen).unwrap();
+        assert_eq!((Some(chosen.id), trace.instances.len()), (same.outcome.instance(), 3));
+        sessions.extend([decision, same]);
+    }
+    for one in [&plain, &explained] {
+        let counts: Vec<_> =
+            one.pools()[0].instances.iter().map(|instance| instance.status.sessions().live()).collect();
+        assert_eq!(counts.iter().sum::<u32>(), 7, "{counts:?}: each decision began one session");
+    }
+}

@@ -16,6 +16,7 @@ use router::core::table::{DefaultRule, RoutingTable, Rule};
 use router::flows::ports::PortAllocator;
 use router::flows::table::FlowTable;
 use router::proxy::budget::{BudgetLimits, HeadBudget};
+use router::proxy::decision_log::Sampler;
 use router::proxy::listener::{self, Workers};
 use router::proxy::settings::{Context, Listener, ListenerSettings};
 use router::proxy::source::SourceAddresses;
@@ -107,6 +108,7 @@ impl Setup {
             sources: SourceAddresses::default(),
             counters: Arc::new(Counters::default()),
             heads: HeadBudget::new(self.budget),
+            decision_log: Sampler::default(),
         });
         let listener = Arc::new(Listener { context: Arc::clone(&context), settings: self.settings });
         let workers = Workers::start(self.workers, vec![(listener, sockets)]).unwrap();
