@@ -36,8 +36,8 @@ fn layout() -> String {
     layout!(text, NextHop { interface resolved family address ethernet mtu reserved });
     {
         use router_common::abi::balance::{
-            Affinity, AffinityKey, Endpoint, EndpointBucket, Flow, FlowBucket, Group, Instance, NewFlows,
-            ReplyBucket, RuleKey, Service, Settings,
+            Affinity, AffinityKey, Endpoint, EndpointBucket, Flow, FlowBucket, Group, Instance, Link,
+            NewFlows, ReplyBucket, RuleKey, Service, Settings,
         };
         writeln!(text, "Layer 4").unwrap();
         layout!(text, Settings {
@@ -49,6 +49,7 @@ fn layout() -> String {
         layout!(text, Service { address port mode flags rules group affinity_idle reserved });
         layout!(text, Instance { address source port next_hop flags reserved });
         layout!(text, Group { ring otherwise });
+        layout!(text, Link { address mtu reserved });
         layout!(text, Flow {
             client origin target last_seen born bytes_to_instance bytes_to_client neighbour interface state
         });

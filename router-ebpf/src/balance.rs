@@ -4,8 +4,8 @@ use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
 use aya_ebpf::maps::lpm_trie::Key;
 use router_common::abi::balance::FlowId;
 use router_common::abi::balance::{
-    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, NewFlows, ReplyBucket, RingChunk,
-    RuleKey, Service, Settings, TICK_SHIFT,
+    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, Link, NewFlows, ReplyBucket,
+    RingChunk, RuleKey, Service, Settings, TICK_SHIFT,
 };
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::shared::Shared32;
@@ -93,7 +93,7 @@ impl Tables for KernelTables {
     }
 
     #[inline(always)]
-    fn link(&self, interface: u32) -> Option<&[Shared32; 2]> {
+    fn link(&self, interface: u32) -> Option<&Link> {
         LINKS.get(interface)
     }
 

@@ -14,6 +14,8 @@ mod egress;
 #[cfg(target_arch = "bpf")]
 mod flows;
 #[cfg(target_arch = "bpf")]
+mod layer4;
+#[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod packet;
@@ -25,17 +27,13 @@ mod programs {
     use aya_ebpf::macros::classifier;
     use aya_ebpf::programs::TcContext;
     use router_common::abi::reason::PacketReason;
-    use router_common::path::balance::encapsulate::Outer;
-    use router_common::path::parse::Version;
+    use router_common::path::Verdict;
     use router_common::path::stray_ending::is_stray;
     use router_common::path::syn_options;
-    use router_common::path::{self, Verdict};
-    use router_common::wire::ipv4::Ipv4;
-    use router_common::wire::ipv6::Ipv6;
 
-    use crate::balance::KernelTables;
     use crate::egress;
     use crate::flows::KernelFlows;
+    use crate::layer4;
     use crate::packet::Skb;
     use crate::routes;
 
@@ -44,43 +42,7 @@ mod programs {
     /// A program of its own: hosts without such listeners do not run it, and each of the two has the verifier's whole budget and 512 bytes of stack.
     #[classifier]
     pub fn router_layer4(ctx: TcContext) -> i32 {
-        match path::parse::arriving(&Skb::new(&ctx)) {
-            Ok(Version::V4) => match layer4_v4(&ctx) {
-                left if left >> 32 == 0 => left as i32,
-                mtu => routes::too_long_v4(ctx.skb.skb, mtu as u32),
-            },
-            Ok(Version::V6) => match layer4_v6(&ctx) {
-                left if left >> 32 == 0 => left as i32,
-                mtu => routes::too_long_v6(ctx.skb.skb, mtu as u32),
-            },
-            Err(_) => egress::NEXT_PROGRAM,
-        }
-    }
-
-    // Each family has a stack frame of its own: one for both would be too large. What they return is an action or, with the high half set, an MTU that
-    // the packet exceeds.
-
-    #[inline(never)]
-    fn layer4_v4(ctx: &TcContext) -> u64 {
-        layer4::<Ipv4>(ctx)
-    }
-
-    #[inline(never)]
-    fn layer4_v6(ctx: &TcContext) -> u64 {
-        layer4::<Ipv6>(ctx)
-    }
-
-    #[inline(always)]
-    fn layer4<I: Outer>(ctx: &TcContext) -> u64 {
-        let mut packet = Skb::new(ctx);
-        packet.make_datagram_linear::<I>();
-        match path::balance::carry_as::<I, _, _>(&mut packet, &KernelTables) {
-            Some(outcome) => match outcome.mtu_to_tell() {
-                Some(mtu) => 1 << 32 | mtu as u64,
-                None => egress::act(ctx, outcome.verdict(), outcome.reason) as u32 as u64,
-            },
-            None => egress::NEXT_PROGRAM as u32 as u64,
-        }
+        layer4::carry(&ctx)
     }
 
     /// Packets of handed-off connections are translated and sent on; all others go up the stack.

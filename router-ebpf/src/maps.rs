@@ -3,14 +3,13 @@
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use router_common::abi::balance::{
-    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, MAX_GROUPS, MAX_INSTANCES, MAX_LINKS,
-    MAX_SERVICES, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings,
+    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, Link, MAX_GROUPS, MAX_INSTANCES,
+    MAX_LINKS, MAX_SERVICES, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings,
 };
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
-use router_common::abi::shared::Shared32;
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::options::Scratch;
@@ -101,6 +100,6 @@ pub static AFFINITY: LruHashMap<AffinityKey, Affinity> = LruHashMap::pinned(1024
 #[map]
 pub static NEW_FLOWS: PerCpuArray<NewFlows> = PerCpuArray::pinned(1, 0);
 
-/// Our own Ethernet addresses by interface.
+/// By the index of the interface.
 #[map]
-pub static LINKS: Array<[Shared32; 2]> = Array::pinned(MAX_LINKS, 0);
+pub static LINKS: Array<Link> = Array::pinned(MAX_LINKS, BPF_F_MMAPABLE);

@@ -1,175 +1,19 @@
 //! Layer-4 listeners: clients are placed by the kernel programs, packet by packet.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::net::{IpAddr, UdpSocket};
+use std::thread;
 use std::time::Duration;
 
-use serde_json::Value;
+use support::balanced::{Balanced, UDP_PORT, ask};
 use support::lab::{Family, Host, peers};
 use support::unwrapper::Unwrapper;
-use support::{Connection, Router, TestLab, router};
-
-const TCP_PORT: u16 = 8080;
-const UDP_PORT: u16 = 53;
-const QUESTIONS: u16 = 5353;
-
-/// A TCP listener in front of nginx and a UDP listener in front of servers that answer with their names, on every backend.
-struct Scene {
-    // Ends before its lab does.
-    router: Router,
-    servers: Vec<Server>,
-    family: Family,
-    tcp_port: u16,
-    lab: TestLab,
-}
-
-impl Scene {
-    fn new(family: Family, backends: u8) -> Self {
-        Self::with(family, backends, "", "", "")
-    }
-
-    /// Further lines of `[datapath]`, of each listener, and of each pool.
-    fn with(family: Family, backends: u8, datapath: &str, listener: &str, pool: &str) -> Self {
-        let lab = TestLab::with_backends(backends);
-        let servers = (1..=backends)
-            .map(|number| Server::start(&lab, number, family.address(Host::Backend(number)), QUESTIONS))
-            .collect();
-        Self::built(lab, servers, family, (datapath, listener, pool), (TCP_PORT, QUESTIONS))
-    }
-
-    /// Instances answer clients directly, from the VIP.
-    fn direct(family: Family, source: &str) -> Self {
-        let lab = TestLab::with_backends(2);
-        let vip = family.vip();
-        // What comes back through the gateway comes from one of its own addresses.
-        for key in ["net.ipv4.conf.all.accept_local", "net.ipv4.conf.backends.accept_local"] {
-            lab.sysctl(Host::Gateway, key, "1").unwrap();
-        }
-        for host in lab.hosts() {
-            for key in ["net.ipv4.conf.all.rp_filter", "net.ipv4.conf.default.rp_filter"] {
-                lab.sysctl(host, key, "0").unwrap();
-            }
-        }
-        lab.sysctl(Host::Gateway, "net.ipv4.conf.backends.rp_filter", "0").unwrap();
-        let servers = (1..=2)
-            .map(|number| {
-                let host = Host::Backend(number);
-                let prefix = if vip.is_ipv4() { 32 } else { 128 };
-                ip(&lab, host, &["address", "add", &format!("{vip}/{prefix}"), "dev", "lo"]);
-                Server::start(&lab, number, vip, UDP_PORT)
-            })
-            .collect();
-        Self::built(lab, servers, family, ("", &format!("source = \"{source}\""), ""), (80, UDP_PORT))
-    }
-
-    /// With the ports of the TCP listener and of the UDP instances.
-    fn built(
-        lab: TestLab,
-        servers: Vec<Server>,
-        family: Family,
-        (datapath, listener, pool): (&str, &str, &str),
-        (tcp_port, udp_port): (u16, u16),
-    ) -> Self {
-        let (backends, vip) = (lab.backends(), family.vip());
-        let mut rest = String::new();
-        for (name, protocol, port) in [("stream", "tcp", tcp_port), ("names", "udp", UDP_PORT)] {
-            let address = SocketAddr::new(vip, port);
-            rest += &format!(
-                "[[listener]]\nname = \"{name}\"\naddress = \"{address}\"\nprotocol = \"{protocol}\"\n{listener}\n\n"
-            );
-        }
-        for (name, port) in [("nginx", 80), ("servers", udp_port)] {
-            rest += &format!("[[pool]]\nname = \"{name}\"\n{pool}\n\n");
-            for number in 1..=backends {
-                let address = SocketAddr::new(family.address(Host::Backend(number)), port);
-                rest += &format!("[[pool.instance]]\nname = \"{name}{number}\"\naddress = \"{address}\"\n\n");
-            }
-        }
-        rest += "[[rule]]\nname = \"names\"\nmatch = 'Listener(\"names\")'\npool = \"servers\"\n\n";
-        rest += "[default_rule]\npools = [\"nginx\"]\n";
-        let router = Router::start(&lab, &router::configuration(&lab, "", datapath, &rest));
-        Self { router, servers, family, tcp_port, lab }
-    }
-
-    fn connect(&self) -> io::Result<Connection> {
-        let address = SocketAddr::new(self.family.vip(), self.tcp_port);
-        Connection::open(&self.lab, Host::Client, &address.to_string())
-    }
-
-    /// A client's socket that speaks with the UDP listener.
-    fn asker(&self) -> UdpSocket {
-        let (own, vip) = (self.family.address(Host::Client), self.family.vip());
-        let socket = self.lab.inside(Host::Client, || UdpSocket::bind((own, 0))).unwrap().unwrap();
-        socket.connect((vip, UDP_PORT)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        socket
-    }
-
-    fn flows(&self) -> Vec<Value> {
-        self.router.ctl(["flows"])["flows"].as_array().unwrap().clone()
-    }
-
-    fn sessions(&self) -> u64 {
-        let status = self.router.ctl(["status"]);
-        status["pools"].as_array().unwrap().iter().map(|pool| pool["sessions"].as_u64().unwrap()).sum()
-    }
-
-    fn packets(&self, reason: &str) -> u64 {
-        let series = format!("router_packets_total{{reason=\"{reason}\"}} ");
-        let metrics = self.router.metrics();
-        metrics.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
-    }
-}
-
-/// Answers every datagram with the backend's number, the address that asked, and what was asked.
-struct Server {
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Server {
-    fn start(lab: &TestLab, number: u8, address: IpAddr, port: u16) -> Self {
-        let socket = lab.inside(Host::Backend(number), || UdpSocket::bind((address, port))).unwrap().unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        let ends = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ends);
-        let thread = thread::spawn(move || {
-            let mut question = [0; 2048];
-            while !told.load(Ordering::Relaxed) {
-                let Ok((length, from)) = socket.recv_from(&mut question) else { continue };
-                let answer = [format!("{number} {} ", from.ip()).as_bytes(), &question[..length]].concat();
-                let _ = socket.send_to(&answer, from);
-            }
-        });
-        Self { ends, thread: Some(thread) }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn ask(socket: &UdpSocket, question: &str) -> io::Result<String> {
-    socket.send(question.as_bytes())?;
-    let mut answer = [0; 2048];
-    let length = socket.recv(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
-}
 
 #[test]
 #[ignore = "needs root"]
 fn connections_and_datagrams_reach_every_instance_and_are_counted_until_they_end() {
     for family in Family::BOTH {
-        let scene = Scene::new(family, 2);
+        let scene = Balanced::new(family, 2);
         let mut served = BTreeMap::<String, u32>::new();
         let mut open = Vec::new();
         for _ in 0..40 {
@@ -215,7 +59,7 @@ fn connections_and_datagrams_reach_every_instance_and_are_counted_until_they_end
 #[test]
 #[ignore = "needs root"]
 fn connections_outlive_the_daemon_and_its_successor_adopts_them() {
-    let mut scene = Scene::new(Family::V4, 2);
+    let mut scene = Balanced::new(Family::V4, 2);
     let mut open: Vec<_> = (0..20).map(|_| scene.connect().unwrap()).collect();
     let before: Vec<_> = open.iter_mut().map(|one| one.get("/whoami").unwrap().text()).collect();
     scene.router.kill();
@@ -241,7 +85,7 @@ fn connections_outlive_the_daemon_and_its_successor_adopts_them() {
 #[test]
 #[ignore = "needs root"]
 fn a_drained_instance_keeps_its_connections_and_gets_no_new_ones() {
-    let scene = Scene::new(Family::V4, 2);
+    let scene = Balanced::new(Family::V4, 2);
     let mut open: Vec<_> = (0..30).map(|_| scene.connect().unwrap()).collect();
     let before: Vec<_> = open.iter_mut().map(|one| one.get("/whoami").unwrap().text()).collect();
     scene.router.ctl(["instance", "set", "nginx1", "--state", "drain"]);
@@ -258,7 +102,7 @@ fn a_drained_instance_keeps_its_connections_and_gets_no_new_ones() {
 #[ignore = "needs root"]
 fn when_an_instance_is_killed_under_a_thousand_connections_those_of_the_others_go_on() {
     let check = "check = { type = \"tcp\", interval = \"200ms\", timeout = \"200ms\", fall = 2, rise = 2 }";
-    let scene = Scene::with(Family::V4, 3, "", "", check);
+    let scene = Balanced::with(Family::V4, 3, "", "", check);
     let mut open: Vec<_> = (0..1_000).map(|_| scene.connect().unwrap()).collect();
     let before: Vec<_> = open.iter_mut().map(|one| one.get("/whoami").unwrap().text()).collect();
     let on = |name: &str| before.iter().filter(|instance| instance.trim() == name).count();
@@ -295,7 +139,7 @@ fn when_an_instance_is_killed_under_a_thousand_connections_those_of_the_others_g
 #[ignore = "needs root"]
 fn a_client_with_affinity_comes_back_to_its_instance_whatever_its_port() {
     let affinity = "session = { client_address = true, idle_timeout = \"30m\" }";
-    let scene = Scene::with(Family::V4, 3, "", affinity, "");
+    let scene = Balanced::with(Family::V4, 3, "", affinity, "");
     let first = scene.connect().unwrap().get("/whoami").unwrap().text();
     for _ in 0..30 {
         assert_eq!(scene.connect().unwrap().get("/whoami").unwrap().text(), first);
@@ -303,7 +147,7 @@ fn a_client_with_affinity_comes_back_to_its_instance_whatever_its_port() {
 }
 
 /// What both a connection and a datagram meet: an instance that sees `seen`, or the router if that is `None`.
-fn serves(scene: &Scene, seen: Option<IpAddr>) {
+fn serves(scene: &Balanced, seen: Option<IpAddr>) {
     let router = scene.family.source();
     let mut answered = BTreeMap::<String, u32>::new();
     // All at once: a port that is free again may be chosen again, and then its flow exists.
@@ -331,7 +175,7 @@ fn serves(scene: &Scene, seen: Option<IpAddr>) {
 #[ignore = "needs root"]
 fn transparently_instances_see_the_client_and_their_answers_come_back_through_the_router() {
     for family in Family::BOTH {
-        let scene = Scene::with(family, 2, "", "source = \"transparent\"", "");
+        let scene = Balanced::with(family, 2, "", "source = \"transparent\"", "");
         serves(&scene, Some(family.address(Host::Client)));
         assert!(scene.packets("l4_answered") > 40, "{family:?}");
     }
@@ -341,7 +185,7 @@ fn transparently_instances_see_the_client_and_their_answers_come_back_through_th
 #[ignore = "needs root"]
 fn with_dsr_l2_instances_answer_from_the_vip_directly() {
     for family in Family::BOTH {
-        let scene = Scene::direct(family, "dsr-l2");
+        let scene = Balanced::direct(family, "dsr-l2");
         serves(&scene, Some(family.address(Host::Client)));
         assert_eq!(scene.packets("l4_answered"), 0, "{family:?}");
         scene.router.eventually(Duration::from_secs(90), "flows end though one side is not seen", |_| {
@@ -354,7 +198,7 @@ fn with_dsr_l2_instances_answer_from_the_vip_directly() {
 #[ignore = "needs root"]
 fn with_dsr_ipip_packets_arrive_wrapped_and_clients_learn_what_fits() {
     for family in Family::BOTH {
-        let scene = Scene::direct(family, "dsr-ipip");
+        let scene = Balanced::direct(family, "dsr-ipip");
         let _unwrapping: Vec<_> =
             (1..=2).map(|number| Unwrapper::start(&scene.lab, number, family)).collect();
         serves(&scene, Some(family.address(Host::Client)));
@@ -376,15 +220,10 @@ fn with_dsr_ipip_packets_arrive_wrapped_and_clients_learn_what_fits() {
     }
 }
 
-fn ip(lab: &TestLab, host: Host, arguments: &[&str]) {
-    let output = lab.command(host, "ip").args(arguments).output().unwrap();
-    assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
 #[test]
 #[ignore = "needs root"]
 fn with_a_full_table_flows_go_on_and_what_finds_no_place_is_counted() {
-    let scene = Scene::with(Family::V4, 1, "l4_max_flows = 20", "", "");
+    let scene = Balanced::with(Family::V4, 1, "l4_max_flows = 20", "", "");
     let askers: Vec<_> = (0..60).map(|_| scene.asker()).collect();
     let mut lucky = Vec::new();
     for asker in &askers {
@@ -405,7 +244,7 @@ fn with_a_full_table_flows_go_on_and_what_finds_no_place_is_counted() {
 #[test]
 #[ignore = "needs root"]
 fn a_flood_of_new_flows_takes_no_more_places_than_permitted_and_stored_flows_go_on() {
-    let scene = Scene::with(Family::V4, 1, "l4_new_flows = 50", "", "");
+    let scene = Balanced::with(Family::V4, 1, "l4_new_flows = 50", "", "");
     let mut connection = scene.connect().unwrap();
     assert_eq!(connection.get("/whoami").unwrap().status, 200);
     let (own, vip) = (scene.family.address(Host::Client), scene.family.vip());

@@ -1,126 +1,191 @@
 //! Links that become narrower in the middle of a transfer: the sender is told, by the router or through it, and everything arrives.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
-use std::process::{Child, Command};
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+use support::balanced::Balanced;
+use support::behind::{Behind, ip, run};
 use support::counters::{checksum_errors, counter};
-use support::lab::{Family, Host, Lab};
-use support::scene::is_prefix;
-use support::{Curl, Entry, Scene};
+use support::lab::{Family, Host};
+use support::unwrapper::Unwrapper;
+use support::{Entry, Scene, TestLab};
 
-const LENGTH: u64 = 20 << 20;
+const LENGTH: usize = 20 << 20;
 const NARROW: &str = "1280";
 
 support::over_both_families! {
+    layer_4_links_of_the_gateway_that_narrow_in_mid_transfer_are_told_of_by_the_router
+    layer_4_links_beyond_the_client_s_router_are_told_of_through_the_router
+    layer_4_links_beyond_the_instance_s_router_are_told_of_through_the_router
     a_link_of_the_gateway_that_narrows_in_mid_transfer_is_told_of_by_the_router
     a_link_beyond_the_client_s_router_that_narrows_in_mid_transfer_is_told_of_through_the_router
     a_link_beyond_the_instance_s_router_that_narrows_in_mid_transfer_is_told_of_through_the_router
 }
 
-fn ip(lab: &Lab, host: Host, arguments: &str) {
-    run(lab.command(host, "ip").args(arguments.split(' ')));
+/// What carries a transfer.
+trait Carrier {
+    fn lab(&self) -> &TestLab;
+    fn url(&self, path: &str) -> String;
+    fn flows(&self) -> Vec<Value>;
 }
 
-fn run(command: &mut Command) {
-    let output = command.output().expect("the command starts");
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
+impl Carrier for Scene {
+    fn lab(&self) -> &TestLab {
+        &self.lab
+    }
 
-/// Waits until a flow has carried a fifth of the file.
-fn in_mid_transfer(scene: &Scene) {
-    let began = Instant::now();
-    loop {
-        let flows = scene.flows(None);
-        let carried = flows.iter().flat_map(|flow| [&flow["bytes_to_client"], &flow["bytes_to_instance"]]);
-        if carried.filter_map(|bytes| bytes.as_u64()).any(|bytes| bytes > LENGTH / 5) {
-            return;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "{flows:?}");
-        thread::sleep(Duration::from_millis(20));
+    fn url(&self, path: &str) -> String {
+        self.url(Entry::Handoff, path)
+    }
+
+    fn flows(&self) -> Vec<Value> {
+        self.flows(None)
     }
 }
 
-/// Downloads, and narrows a link meanwhile.
-fn download(scene: &Scene, curl: Curl, narrow: impl FnOnce() + Send) {
-    let original = scene.lab.state_dir().join("files/200m");
-    let received = scene.lab.state_dir().join("received");
+impl Carrier for Balanced {
+    fn lab(&self) -> &TestLab {
+        &self.lab
+    }
+
+    fn url(&self, path: &str) -> String {
+        self.url(path)
+    }
+
+    fn flows(&self) -> Vec<Value> {
+        self.flows()
+    }
+}
+
+/// The first bytes of the file that is transferred.
+fn original(lab: &TestLab) -> Vec<u8> {
+    let mut bytes = vec![0; LENGTH];
+    File::open(lab.state_dir().join("files/200m")).unwrap().read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// curl, which says nothing but what is wrong.
+fn quiet(mut curl: Command) -> Command {
+    curl.args(["--silent", "--show-error", "--fail", "--max-time", "120", "--noproxy", "*"]);
+    curl
+}
+
+/// Downloads, and narrows a link when a fifth has arrived. The rest is longer than all buffers on the way.
+fn download(scene: &impl Carrier, curl: Command, narrow: impl FnOnce()) {
     let began = Instant::now();
-    let status = thread::scope(|threads| {
-        threads.spawn(|| {
-            in_mid_transfer(scene);
-            narrow();
-        });
-        let range = format!("0-{}", LENGTH - 1);
-        let curl = curl.arg("--limit-rate").arg("10M").arg("--range").arg(range);
-        curl.download(scene.url(Entry::Handoff, "/files/200m"), &received)
-    });
-    assert_eq!(status, Ok(206));
+    let range = format!("0-{}", LENGTH - 1);
+    let mut curl = quiet(curl);
+    curl.args(["--range", &range, &scene.url("/files/200m")]).stdout(Stdio::piped());
+    let mut curl = curl.spawn().expect("curl starts");
+    let mut arriving = curl.stdout.take().unwrap();
+    let mut received = vec![0; LENGTH / 5];
+    arriving.read_exact(&mut received).unwrap();
+    narrow();
+    arriving.read_to_end(&mut received).unwrap();
+    assert!(curl.wait().unwrap().success());
     println!("{} MB down in {:.1?}", LENGTH >> 20, began.elapsed());
-    assert!(is_prefix(&received, LENGTH, &original).unwrap(), "the file arrives changed");
+    assert!(received == original(scene.lab()), "the file arrives changed");
 }
 
-/// Uploads, and narrows a link meanwhile.
-fn upload(scene: &Scene, narrow: impl FnOnce() + Send) {
-    upload_by(scene, scene.lab.command(Host::Client, "curl"), narrow);
+/// Uploads, and narrows a link when a tenth has been carried, and a fifth been sent.
+fn upload(scene: &impl Carrier, narrow: impl FnOnce()) {
+    upload_by(scene, scene.lab().command(Host::Client, "curl"), narrow);
 }
 
-fn upload_by(scene: &Scene, curl: Command, narrow: impl FnOnce() + Send) {
-    let original = scene.lab.state_dir().join("files/200m");
-    let sent = scene.lab.state_dir().join("sent");
-    io::copy(&mut File::open(&original).unwrap().take(LENGTH), &mut File::create(&sent).unwrap()).unwrap();
+fn upload_by(scene: &impl Carrier, curl: Command, narrow: impl FnOnce()) {
+    let original = original(scene.lab());
     let began = Instant::now();
-    let status = thread::scope(|threads| {
-        threads.spawn(|| {
-            in_mid_transfer(scene);
-            narrow();
-        });
-        let curl = Curl::for_files_by(curl).arg("--limit-rate").arg("10M");
-        curl.upload(&sent, scene.url(Entry::Handoff, "/upload/copy"))
-    });
-    assert!(matches!(status, Ok(201 | 204)), "{status:?}");
+    let mut curl = quiet(curl);
+    curl.args(["--header", "Expect:", "--upload-file", "-", &scene.url("/upload/copy")])
+        .stdin(Stdio::piped());
+    let mut curl = curl.spawn().expect("curl starts");
+    let mut leaving = curl.stdin.take().unwrap();
+    leaving.write_all(&original[..LENGTH / 5]).unwrap();
+    let carried = || scene.flows().iter().filter_map(|flow| flow["bytes_to_instance"].as_u64()).max();
+    while carried().unwrap_or(0) < LENGTH as u64 / 10 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?} bytes in a minute", carried());
+        thread::sleep(Duration::from_millis(20));
+    }
+    narrow();
+    leaving.write_all(&original[LENGTH / 5..]).unwrap();
+    drop(leaving);
+    assert!(curl.wait().unwrap().success());
     println!("{} MB up in {:.1?}", LENGTH >> 20, began.elapsed());
-    let stored = scene.lab.host_dir(Host::Backend(1)).join("upload/copy");
-    assert!(is_prefix(&stored, LENGTH, &original).unwrap(), "the upload arrives changed");
+    let stored = scene.lab().host_dir(Host::Backend(1)).join("upload/copy");
+    assert!(fs::read(&stored).unwrap() == original, "the upload arrives changed");
     fs::remove_file(stored).unwrap();
 }
 
 fn assert_carried(scene: &Scene, connections: u64) {
     assert_eq!(scene.carried(), (connections, 0), "handed off and relayed");
-    for host in [Host::Client, Host::Gateway, Host::Backend(1)] {
-        assert_eq!(checksum_errors(&scene.lab, host), 0, "on {host}");
-    }
+    assert_no_checksum_was_wrong(&scene.lab);
     scene.comes_to_rest();
+}
+
+fn assert_no_checksum_was_wrong(lab: &TestLab) {
+    for host in [Host::Client, Host::Gateway, Host::Backend(1)] {
+        assert_eq!(checksum_errors(lab, host), 0, "on {host}");
+    }
+}
+
+/// A link of the gateway.
+struct GatewayLink {
+    interface: &'static str,
+    peer: (Host, &'static str),
+}
+
+const TO_CLIENT: GatewayLink = GatewayLink { interface: "client", peer: (Host::Client, "eth0") };
+const TO_INSTANCE: GatewayLink = GatewayLink { interface: "backends", peer: (Host::Switch, "gateway") };
+
+impl GatewayLink {
+    fn set_mtu(&self, lab: &TestLab, mtu: &str) {
+        let (peer, its_interface) = self.peer;
+        ip(lab, peer, &format!("link set {its_interface} mtu {mtu}"));
+        ip(lab, Host::Gateway, &format!("link set {} mtu {mtu}", self.interface));
+    }
+}
+
+/// As a wire does it, the links deliver nothing that is longer than their MTU: virtual ones let through what is still to be taken apart. Nor do they leave
+/// checksums to the receiver's trust: what the router answers with is looked at.
+fn make_links_strict(lab: &TestLab) {
+    for interface in ["client", "backends"] {
+        let features = ["tso", "off", "gso", "off", "tx", "off"];
+        run(lab.command(Host::Gateway, "ethtool").args(["-K", interface]).args(features));
+    }
+}
+
+/// Narrows the gateway's links one after the other. `told` counts the senders that the router has told of an MTU.
+fn links_of_the_gateway_narrow(scene: &impl Carrier, told: impl Fn() -> u64) {
+    make_links_strict(scene.lab());
+    download(scene, scene.lab().command(Host::Client, "curl"), || TO_CLIENT.set_mtu(scene.lab(), NARROW));
+    let of_instance = told();
+    assert!(of_instance > 0, "the instance was told");
+    TO_CLIENT.set_mtu(scene.lab(), "1500");
+    // It would say in its next handshake what it has been told.
+    for family in ["-4", "-6"] {
+        ip(scene.lab(), Host::Backend(1), &format!("{family} route flush cache"));
+    }
+    upload(scene, || TO_INSTANCE.set_mtu(scene.lab(), NARROW));
+    println!("told the instance {of_instance} times, the client {}", told() - of_instance);
+    assert!(told() > of_instance, "the client was told");
 }
 
 fn a_link_of_the_gateway_that_narrows_in_mid_transfer_is_told_of_by_the_router(family: Family) {
     let scene = Scene::over(family);
-    // As a wire does it, the links deliver nothing that is longer than their MTU: virtual ones let through what is still to be taken apart.
-    for interface in ["client", "backends"] {
-        // Nor do they leave checksums to the receiver's trust: what the router answers with is looked at.
-        let features = ["tso", "off", "gso", "off", "tx", "off"];
-        run(scene.lab.command(Host::Gateway, "ethtool").args(["-K", interface]).args(features));
-    }
-    let narrow = |interface: &str, (peer, its_interface): (Host, &str)| {
-        ip(&scene.lab, peer, &format!("link set {its_interface} mtu {NARROW}"));
-        ip(&scene.lab, Host::Gateway, &format!("link set {interface} mtu {NARROW}"));
-    };
-    let widen = |interface: &str, (peer, its_interface): (Host, &str)| {
-        ip(&scene.lab, peer, &format!("link set {its_interface} mtu 1500"));
-        ip(&scene.lab, Host::Gateway, &format!("link set {interface} mtu 1500"));
-    };
-    let to_client = ("client", (Host::Client, "eth0"));
-    let to_instance = ("backends", (Host::Switch, "gateway"));
-    download(&scene, Curl::for_files(&scene.lab), || narrow(to_client.0, to_client.1));
-    let told = scene.packets("too_long");
-    assert!(told > 0, "the instance was told");
-    widen(to_client.0, to_client.1);
-    upload(&scene, || narrow(to_instance.0, to_instance.1));
-    println!("told the instance {told} times, the client {}", scene.packets("too_long") - told);
-    assert!(scene.packets("too_long") > told, "the client was told");
+    links_of_the_gateway_narrow(&scene, || scene.packets("too_long"));
     assert_carried(&scene, 2);
+}
+
+fn layer_4_links_of_the_gateway_that_narrow_in_mid_transfer_are_told_of_by_the_router(family: Family) {
+    for source in ["snat", "transparent"] {
+        let scene = Balanced::with(family, 1, "", &format!("source = \"{source}\""), "");
+        links_of_the_gateway_narrow(&scene, || scene.packets("too_long"));
+        assert_no_checksum_was_wrong(&scene.lab);
+    }
 }
 
 /// Only IPv4: no router fragments IPv6 (RFC 8200 §5).
@@ -140,76 +205,20 @@ fn what_a_router_on_the_way_cuts_into_fragments_arrives_whole() {
     assert_carried(&scene, 1);
 }
 
-/// A namespace behind the client, which is its router.
-struct Behind(Child);
-
-impl Behind {
-    fn client(lab: &Lab) -> Self {
-        // Bounded, whatever becomes of this process.
-        let child = lab.command(Host::Client, "unshare").args(["--net", "sleep", "300"]).spawn();
-        let behind = Self(child.expect("unshare starts"));
-        let own = fs::read_link("/proc/self/ns/net").unwrap();
-        let client = lab.inside(Host::Client, || fs::read_link("/proc/thread-self/ns/net")).unwrap().unwrap();
-        let began = Instant::now();
-        let moved = || {
-            fs::read_link(format!("/proc/{}/ns/net", behind.0.id())).is_ok_and(|it| it != own && it != client)
-        };
-        while !moved() {
-            assert!(began.elapsed() < Duration::from_secs(10), "unshare makes a namespace");
-            thread::sleep(Duration::from_millis(5));
-        }
-        lab.sysctl(Host::Client, "net.ipv4.ip_forward", "1").unwrap();
-        lab.sysctl(Host::Client, "net.ipv6.conf.all.forwarding", "1").unwrap();
-        ip(lab, Host::Client, &format!("link add behind type veth peer name eth0 netns {}", behind.0.id()));
-        for command in [
-            "link set behind up",
-            "addr add 10.77.9.1/24 dev behind",
-            "addr add fd77:9::1/64 dev behind nodad",
-        ] {
-            ip(lab, Host::Client, command);
-        }
-        for command in [
-            "link set lo up",
-            "link set eth0 up",
-            "addr add 10.77.9.5/24 dev eth0",
-            "addr add fd77:9::5/64 dev eth0 nodad",
-            "route add default via 10.77.9.1",
-            "route add default via fd77:9::1",
-        ] {
-            behind.ip(command);
-        }
-        ip(lab, Host::Gateway, "route add 10.77.9.0/24 via 10.77.1.2 dev client");
-        ip(lab, Host::Gateway, "route add fd77:9::/64 via fd77:1::2 dev client");
-        behind
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.0.id())).arg("--").arg(program);
-        command
-    }
-
-    fn ip(&self, arguments: &str) {
-        run(self.command("ip").args(arguments.split(' ')));
-    }
-}
-
-impl Drop for Behind {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Downloads to a host behind the client, and narrows the link between these two meanwhile.
+fn a_link_beyond_the_client_narrows(scene: &impl Carrier) {
+    let behind = Behind::client(scene.lab());
+    download(scene, behind.command("curl"), || {
+        behind.ip(&format!("link set eth0 mtu {NARROW}"));
+        ip(scene.lab(), Host::Client, &format!("link set behind mtu {NARROW}"));
+    });
 }
 
 fn a_link_beyond_the_client_s_router_that_narrows_in_mid_transfer_is_told_of_through_the_router(
     family: Family,
 ) {
     let scene = Scene::over(family);
-    let behind = Behind::client(&scene.lab);
-    download(&scene, Curl::for_files_by(behind.command("curl")), || {
-        behind.ip(&format!("link set eth0 mtu {NARROW}"));
-        ip(&scene.lab, Host::Client, &format!("link set behind mtu {NARROW}"));
-    });
+    a_link_beyond_the_client_narrows(&scene);
     let forwarded = scene.packets("error_forwarded");
     println!("{forwarded} errors were passed on to the instance");
     assert!(forwarded > 0);
@@ -217,11 +226,26 @@ fn a_link_beyond_the_client_s_router_that_narrows_in_mid_transfer_is_told_of_thr
     assert_carried(&scene, 1);
 }
 
-fn a_link_beyond_the_instance_s_router_that_narrows_in_mid_transfer_is_told_of_through_the_router(
-    family: Family,
-) {
-    // The second backend is the first one's router.
-    let lab = support::TestLab::with_backends(2);
+fn layer_4_links_beyond_the_client_s_router_are_told_of_through_the_router(family: Family) {
+    for source in ["snat", "transparent", "dsr-l2", "dsr-ipip"] {
+        let scene = match source {
+            "snat" | "transparent" => Balanced::with(family, 1, "", &format!("source = \"{source}\""), ""),
+            _ => Balanced::direct(family, source),
+        };
+        let wrapped = source == "dsr-ipip";
+        let _unwrapping: Vec<_> =
+            (1..=2).filter(|_| wrapped).map(|number| Unwrapper::start(&scene.lab, number, family)).collect();
+        a_link_beyond_the_client_narrows(&scene);
+        let forwarded = scene.packets("l4_error_forwarded");
+        println!("{source}: {forwarded} errors were passed on to the instance");
+        assert!(forwarded > 0, "{source}");
+        assert_no_checksum_was_wrong(&scene.lab);
+    }
+}
+
+/// A lab whose second backend is the first one's router.
+fn lab_with_a_router_before_the_instance(family: Family) -> TestLab {
+    let lab = TestLab::with_backends(2);
     let router = Host::Backend(2);
     lab.sysctl(router, "net.ipv4.ip_forward", "1").unwrap();
     lab.sysctl(router, "net.ipv6.conf.all.forwarding", "1").unwrap();
@@ -229,15 +253,43 @@ fn a_link_beyond_the_instance_s_router_that_narrows_in_mid_transfer_is_told_of_t
     lab.sysctl(router, "net.ipv4.conf.eth0.send_redirects", "0").unwrap();
     lab.sysctl(Host::Gateway, "net.ipv6.conf.all.accept_redirects", "0").unwrap();
     let (to, via) = (family.address(Host::Backend(1)), family.address(router));
-    let bits = if to.is_ipv4() { 32 } else { 128 };
-    ip(&lab, Host::Gateway, &format!("route add {to}/{bits} via {via} dev backends"));
-    let scene = Scene::over_only_first(family, lab);
-    upload(&scene, || {
-        ip(&scene.lab, router, &format!("route add {to}/{bits} dev eth0 mtu lock {NARROW}"));
+    ip(&lab, Host::Gateway, &format!("route add {to}/{} via {via} dev backends", bits(family)));
+    lab
+}
+
+fn bits(family: Family) -> u8 {
+    if family == Family::V4 { 32 } else { 128 }
+}
+
+/// Uploads, and narrows the link behind the instance's router meanwhile.
+fn a_link_beyond_the_instance_s_router_narrows(scene: &impl Carrier, family: Family) {
+    let to = family.address(Host::Backend(1));
+    upload(scene, || {
+        let route = format!("route add {to}/{} dev eth0 mtu lock {NARROW}", bits(family));
+        ip(scene.lab(), Host::Backend(2), &route);
     });
+}
+
+fn a_link_beyond_the_instance_s_router_that_narrows_in_mid_transfer_is_told_of_through_the_router(
+    family: Family,
+) {
+    let scene = Scene::over_only_first(family, lab_with_a_router_before_the_instance(family));
+    a_link_beyond_the_instance_s_router_narrows(&scene, family);
     let forwarded = scene.packets("error_forwarded");
     println!("{forwarded} errors were passed on to the client");
     assert!(forwarded > 0);
     assert_eq!(scene.packets("error_out_of_window"), 0);
     assert_carried(&scene, 1);
+}
+
+fn layer_4_links_beyond_the_instance_s_router_are_told_of_through_the_router(family: Family) {
+    for source in ["snat", "transparent"] {
+        let lab = lab_with_a_router_before_the_instance(family);
+        let scene = Balanced::in_lab(lab, family, 1, &format!("source = \"{source}\""));
+        a_link_beyond_the_instance_s_router_narrows(&scene, family);
+        let forwarded = scene.packets("l4_error_forwarded");
+        println!("{source}: {forwarded} errors were passed on to the client");
+        assert!(forwarded > 0, "{source}");
+        assert_no_checksum_was_wrong(&scene.lab);
+    }
 }

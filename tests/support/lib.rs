@@ -3,6 +3,8 @@
 //! Stories that need the lab carry `#[ignore = "needs root"]`, so that plain `cargo test` works for everyone and says what it
 //! left out; `cargo xtask test` runs them.
 
+pub mod balanced;
+pub mod behind;
 mod connection;
 pub mod counters;
 mod curl;

@@ -117,6 +117,8 @@ reasons! {
         L4InstanceDown = "l4_instance_down",
         /// No way towards the instance is known.
         L4NoRoute = "l4_no_route",
+        /// An ICMP error about a Layer-4 flow's packet, sent on to who sent that packet.
+        L4ErrorForwarded = "l4_error_forwarded",
     }
 }
 

@@ -15,13 +15,14 @@ use crate::abi::flow::{FLAG_DIRECT, FLAG_IPV6, FLAG_LIVE, Flow};
 use crate::abi::key::{FlowRef, Side};
 use crate::abi::next_hop::NextHop;
 use crate::abi::reason::PacketReason;
+use crate::abi::shared::Shared32;
 use crate::wire::checksum::Diff;
 use crate::wire::ethernet::Ethernet;
 use crate::wire::icmp::Icmp;
 use crate::wire::tcp::{seq_before, seq_before_eq};
-use crate::wire::{Net16, Net32, Wire};
+use crate::wire::{Net16, Net32, PROTOCOL_TCP, Wire};
 
-/// An error about a TCP packet, with as much of that packet as every router sends back (RFC 792).
+/// An error about a TCP or UDP packet, with as much of that packet as every router sends back (RFC 792).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorHeaders<I> {
@@ -48,8 +49,20 @@ pub struct InnerRest {
 // SAFETY: a sequence of `Wire` types.
 unsafe impl Wire for InnerRest {}
 
+/// The second half of the inner UDP header.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct InnerUdp {
+    length: Net16,
+    checksum: Net16,
+}
+
+// SAFETY: a sequence of `Wire` types.
+unsafe impl Wire for InnerUdp {}
+
 impl<I: Family> ErrorHeaders<I> {
-    const ICMP: usize = Ethernet::LEN + I::LEN;
+    pub const ICMP: usize = Ethernet::LEN + I::LEN;
+    const UDP: usize = Self::LEN - size_of::<InnerUdp>();
     const CHECKSUM: usize = Self::ICMP + 2;
     pub const LEN: usize = {
         assert!(size_of::<Self>() == Self::ICMP + Icmp::LEN + I::LEN + 8);
@@ -144,37 +157,77 @@ fn sides(side: Side) -> (usize, usize) {
 fn translate<I: Reporting, P: Packet>(packet: &mut P, flow: &Flow, side: Side, next_hop: &NextHop) -> bool {
     let (near, far) = sides(side);
     let translation = &flow.translations[near];
-    let (source, destination) = (&translation.source, &translation.destination);
+    let retold = Retold {
+        ethernet: [next_hop.ethernet[0].get(), next_hop.ethernet[1].get(), next_hop.ethernet[2].get()],
+        source: &translation.source,
+        destination: &translation.destination,
+        ports: translation.ports.get().rotate_left(16),
+        protocol: PROTOCOL_TCP,
+        seq_delta: flow.translations[far].seq_delta.get().wrapping_neg(),
+        ack_delta: translation.seq_delta.get(),
+    };
+    retell::<I, P>(packet, &retold)
+}
+
+/// An error as its receiver understands it.
+#[derive(Debug)]
+pub struct Retold<'a> {
+    /// Ethernet addresses, in the order of the header.
+    pub ethernet: [u32; 3],
+    /// Whom the error comes from: whom its receiver has sent the packet to.
+    pub source: &'a [Shared32; 4],
+    pub destination: &'a [Shared32; 4],
+    /// The packet's ports, as they lay in it when its sender sent it.
+    pub ports: u32,
+    /// Of the packet: TCP or UDP.
+    pub protocol: u8,
+    /// What its sender's sequence and acknowledgement numbers are further by.
+    pub seq_delta: u32,
+    pub ack_delta: u32,
+}
+
+/// Rewrites both headers and the checksums. Returns false where the packet refused a change.
+#[inline(always)]
+pub fn retell<I: Reporting, P: Packet>(packet: &mut P, retold: &Retold<'_>) -> bool {
     let Some(headers) = packet.view_mut::<ErrorHeaders<I>>(0) else { return false };
-    for (word, new) in headers.ethernet.addresses.iter_mut().zip(&next_hop.ethernet) {
-        word.set_raw(new.get());
+    for (word, new) in headers.ethernet.addresses.iter_mut().zip(retold.ethernet) {
+        word.set_raw(new);
     }
     // The error now comes from the address that its receiver sent the packet to.
-    let outer = headers.ip.replace_addresses(source, destination);
+    let outer = headers.ip.replace_addresses(retold.source, retold.destination);
     let header = headers.ip.refresh(outer);
 
-    // What is the source of packets in this direction was the destination of the packet.
-    let addresses = headers.inner.replace_addresses(destination, source);
+    let addresses = headers.inner.replace_addresses(retold.destination, retold.source);
     let mut rest = headers.inner.balance(addresses);
     let mut inner = Diff::default();
-    let ports = translation.ports.get().rotate_left(16);
-    inner.replace(headers.inner_ports.raw(), ports);
-    headers.inner_ports.set_raw(ports);
-    let seq = headers.inner_seq.get().wrapping_sub(flow.translations[far].seq_delta.get()).to_be();
-    inner.replace(headers.inner_seq.raw(), seq);
-    headers.inner_seq.set_raw(seq);
-
-    if is_whole::<I, P>(packet)
-        && let Some(tcp) = packet.view_mut::<InnerRest>(ErrorHeaders::<I>::LEN)
-    {
-        let ack = tcp.ack.get().wrapping_add(translation.seq_delta.get()).to_be();
-        inner.replace(tcp.ack.raw(), ack);
-        tcp.ack.set_raw(ack);
-        let old = tcp.checksum.raw();
-        let mut covered = inner;
-        covered.add(addresses);
-        tcp.checksum.set_raw(covered.apply(old));
-        inner.replace16(old, tcp.checksum.raw());
+    inner.replace(headers.inner_ports.raw(), retold.ports);
+    headers.inner_ports.set_raw(retold.ports);
+    if retold.protocol == PROTOCOL_TCP {
+        let seq = headers.inner_seq.get().wrapping_add(retold.seq_delta).to_be();
+        inner.replace(headers.inner_seq.raw(), seq);
+        headers.inner_seq.set_raw(seq);
+        if is_whole::<I, P>(packet)
+            && let Some(tcp) = packet.view_mut::<InnerRest>(ErrorHeaders::<I>::LEN)
+        {
+            let ack = tcp.ack.get().wrapping_add(retold.ack_delta).to_be();
+            inner.replace(tcp.ack.raw(), ack);
+            tcp.ack.set_raw(ack);
+            let old = tcp.checksum.raw();
+            let mut covered = inner;
+            covered.add(addresses);
+            tcp.checksum.set_raw(covered.apply(old));
+            inner.replace16(old, tcp.checksum.raw());
+        }
+    } else if let Some(udp) = packet.view_mut::<InnerUdp>(ErrorHeaders::<I>::UDP) {
+        let old = udp.checksum.raw();
+        // 0 says that there is none (RFC 768).
+        if old != 0 {
+            let mut covered = inner;
+            covered.add(addresses);
+            let new = covered.apply(old);
+            udp.checksum.set_raw(if new == 0 { !0 } else { new });
+            inner.replace16(old, udp.checksum.raw());
+        }
     }
     rest.add(inner);
     let pseudo = if I::ICMP_HAS_PSEUDO_HEADER { outer } else { Diff::default() };

@@ -13,7 +13,7 @@ use router_common::abi::next_hop::NextHop;
 use router_common::path::balance::memory::MemoryTables;
 use router_common::path::balance::{self, Outcome};
 use router_common::path::memory::Frame;
-use router_common::wire::{PROTOCOL_TCP, PROTOCOL_UDP};
+use router_common::wire::{PROTOCOL_TCP, PROTOCOL_UDP, checksum};
 
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 10);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
@@ -221,4 +221,28 @@ pub fn remember_clients(tables: &MemoryTables, protocol: u8, mode: Mode, idle: u
 /// Takes the instances of a protocol away.
 pub fn without_instances(tables: &MemoryTables, protocol: u8) {
     tables.groups[if protocol == PROTOCOL_TCP { 1 } else { 2 }].ring.set(NO_RING);
+}
+
+/// An ICMP error that tells the sender of the packet in `frame`, from `ip` on, of an MTU. It shows the packet's first `shown` bytes.
+pub fn too_long(frame: &[u8], ip: usize, router: Ipv4Addr, mtu: u16, shown: usize) -> Vec<u8> {
+    let shown = &frame[ip..frame.len().min(ip + shown)];
+    let receiver: [u8; 4] = shown[12..16].try_into().unwrap();
+    let mut icmp = vec![3, 4, 0, 0, 0, 0, (mtu >> 8) as u8, mtu as u8];
+    icmp.extend(shown);
+    let checksum = checksum::full(&icmp, 0).to_ne_bytes();
+    icmp[2..4].copy_from_slice(&checksum);
+    let mut bytes = Vec::new();
+    PacketBuilder::ethernet2(CLIENT_MAC, OWN_MAC)
+        .ipv4(router.octets(), receiver, 60)
+        .write(&mut bytes, etherparse::ip_number::ICMP, &icmp)
+        .unwrap();
+    bytes
+}
+
+/// # Panics
+/// If a checksum of an ICMP error, or that of the IP header inside, is wrong.
+pub fn assert_icmp_checksums(frame: &[u8]) {
+    assert_eq!(checksum::full(&frame[14..34], 0), 0, "the IPv4 header's");
+    assert_eq!(checksum::full(&frame[34..], 0), 0, "ICMP's");
+    assert_eq!(checksum::full(&frame[42..62], 0), 0, "the inner IPv4 header's");
 }

@@ -1,6 +1,7 @@
 //! Stories of Layer-4 packets, on the host.
 
 mod bench;
+mod errors;
 
 use std::collections::{HashMap, HashSet};
 

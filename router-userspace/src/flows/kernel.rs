@@ -20,7 +20,7 @@ use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::EbpfLogger;
 use router_common::abi::LAYOUT_VERSION;
-use router_common::abi::balance::{Affinity, AffinityKey, ENDPOINT_BUCKETS, RING_CHUNK, RuleKey};
+use router_common::abi::balance::{Affinity, AffinityKey, ENDPOINT_BUCKETS, Link, RING_CHUNK, RuleKey};
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
@@ -185,6 +185,7 @@ pub struct Opened {
     pub kernel: Kernel,
     pub flows: Mapped<Flow>,
     pub next_hops: Mapped<NextHop>,
+    pub links: Mapped<Link>,
     pub balance: balance::Maps,
     /// Maps of an earlier daemon were taken over.
     pub adopted: bool,
@@ -257,6 +258,7 @@ impl Kernel {
         layout.set(0, LAYOUT_VERSION, 0).map_err(map_error)?;
         let flows = mapped(take(&mut ebpf, "FLOWS")?)?;
         let next_hops = mapped(take(&mut ebpf, "NEXT_HOPS")?)?;
+        let links = mapped(take(&mut ebpf, "LINKS")?)?;
         let balance = balance_maps(&mut ebpf)?;
         let kernel = Self {
             keys,
@@ -267,7 +269,7 @@ impl Kernel {
             interfaces: settings.interfaces.clone(),
             _ebpf: ebpf,
         };
-        Ok(Opened { kernel, flows, next_hops, balance, adopted })
+        Ok(Opened { kernel, flows, next_hops, links, balance, adopted })
     }
 
     /// Inserts a key that must not exist yet.

@@ -62,12 +62,12 @@ impl KernelFlowTable {
         ports: &PortAllocator,
         session: impl Fn(SocketAddr) -> Option<Session>,
     ) -> Result<(Arc<Self>, balance::Maps, Adopted), KernelError> {
-        let Opened { kernel, flows, next_hops, balance, adopted } = Kernel::open(settings)?;
+        let Opened { kernel, flows, next_hops, links, balance, adopted } = Kernel::open(settings)?;
         let io_error = |doing: &str| {
             let doing = doing.to_owned();
             move |source| KernelError::Io { doing, source }
         };
-        let next_hops = NextHopTable::adopt(next_hops, kernel.interface_indexes())
+        let next_hops = NextHopTable::adopt(next_hops, links, kernel.interface_indexes())
             .map_err(io_error("cannot read neighbours"))?;
         let live = |slot: u32| adopted && is_live(&flows[slot as usize]);
         let slots = Slots::new(flows.len() as u32, live);

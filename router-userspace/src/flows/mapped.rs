@@ -32,6 +32,8 @@ unsafe impl SharedWithKernel for balance::Instance {}
 unsafe impl SharedWithKernel for balance::Group {}
 // SAFETY: atomics only, 64 bytes.
 unsafe impl SharedWithKernel for balance::RingChunk {}
+// SAFETY: atomics only, 16 bytes.
+unsafe impl SharedWithKernel for balance::Link {}
 // SAFETY: atomics only, 1024 bytes.
 unsafe impl SharedWithKernel for balance::FlowBucket {}
 // SAFETY: atomics only, 64 bytes.

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use router_common::abi::balance;
 use router_common::abi::key::{address_of, words_of};
 use router_common::abi::next_hop::{AF_INET, AF_INET6, NextHop};
 use router_common::abi::reason::RelayReason;
@@ -30,6 +31,8 @@ const QUIET: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct NextHopTable {
     entries: Mapped<NextHop>,
+    /// What the kernel programs know of interfaces, by index.
+    interfaces: Mapped<balance::Link>,
     inner: Mutex<Inner>,
 }
 
@@ -46,8 +49,12 @@ struct Inner {
 }
 
 impl NextHopTable {
-    /// Takes over the array, entries of an earlier daemon included. `attached` are the indexes of the interfaces that the kernel programs are attached to.
-    pub fn adopt(entries: Mapped<NextHop>, attached: Vec<u32>) -> io::Result<Self> {
+    /// Takes over the arrays, entries of an earlier daemon included. `attached` are the indexes of the interfaces that the kernel programs are attached to.
+    pub fn adopt(
+        entries: Mapped<NextHop>,
+        interfaces: Mapped<balance::Link>,
+        attached: Vec<u32>,
+    ) -> io::Result<Self> {
         let mut indexes = HashMap::new();
         let mut used = FIRST;
         for (index, entry) in (0..).zip(entries.iter()).skip(FIRST as usize) {
@@ -66,7 +73,7 @@ impl NextHopTable {
             neighbours: HashMap::new(),
             links: HashMap::new(),
         };
-        let table = Self { entries, inner: Mutex::new(inner) };
+        let table = Self { entries, interfaces, inner: Mutex::new(inner) };
         table.refresh()?;
         Ok(table)
     }
@@ -137,6 +144,7 @@ impl NextHopTable {
         inner.routes.clear();
         for event in events {
             inner.remember(event);
+            self.show(event);
         }
         for (key, index) in &inner.indexes {
             inner.resolve(&self.entries[*index as usize], *key);
@@ -147,6 +155,7 @@ impl NextHopTable {
     fn apply(&self, event: Event) {
         let mut inner = self.lock();
         inner.remember(event);
+        self.show(event);
         let affected = |key: &(u32, IpAddr)| match event {
             Event::Neighbour { interface, address, .. } => *key == (interface, address),
             Event::Link { interface, .. } => key.0 == interface,
@@ -154,6 +163,15 @@ impl NextHopTable {
         };
         for (key, index) in inner.indexes.iter().filter(|(key, _)| affected(key)) {
             inner.resolve(&self.entries[*index as usize], *key);
+        }
+    }
+
+    /// Tells the kernel programs how long packets may be that leave by an interface.
+    fn show(&self, event: Event) {
+        if let Event::Link { interface, link } = event
+            && let Some(entry) = self.interfaces.get(interface as usize)
+        {
+            entry.mtu.set(link.unwrap_or_default().mtu);
         }
     }
 

@@ -86,10 +86,12 @@ fn layer_4_packets_leave_both_alike() {
     let mut seeded = Seeded(3);
     let mut met: BTreeMap<&str, u32> = BTreeMap::new();
     let mut answers: Vec<Vec<u8>> = Vec::new();
+    let mut errors: Vec<Vec<u8>> = Vec::new();
     for round in 0..2_000u32 {
         if round % 250 == 0 {
             tables = empty.clone();
             answers.clear();
+            errors.clear();
         }
         let bytes = seeded.bytes();
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(round as u8);
@@ -104,6 +106,11 @@ fn layer_4_packets_leave_both_alike() {
             count if byte(8) % 3 == 0 => answers[usize::from(byte(9)) % count].clone(),
             _ => bench::from_client((client, port), mode, protocol, flags, &payload),
         };
+        if byte(18) % 4 == 0
+            && let Some(error) = errors.get(usize::from(byte(19)) % errors.len().max(1))
+        {
+            frame.clone_from(error);
+        }
         if byte(10) % 8 == 0 {
             // Whether a frame is for this host is not for its bytes to say in memory.
             let at = 6 + usize::from(byte(11)) % (frame.len() - 6);
@@ -125,6 +132,12 @@ fn layer_4_packets_leave_both_alike() {
         let reason = compare(&layer4, &mut tables, &frame);
         *met.entry(reason.map_or("none", PacketReason::name)).or_default() += 1;
         let (outcome, sent) = bench::carry(&tables.clone(), &frame);
+        if outcome.is_some_and(|outcome| matches!(outcome.verdict(), Verdict::Redirect { .. }))
+            && sent.len() > 62
+        {
+            let router = std::net::Ipv4Addr::new(10, 99, 0, 1);
+            errors.push(bench::too_long(&sent, 14, router, 1_280, 28 + usize::from(byte(20))));
+        }
         // What an instance would answer.
         if mode.sees_answers() && outcome.is_some_and(|outcome| outcome.reason == PacketReason::L4Forwarded) {
             let (source, destination) = bench::ends(&sent, 14);
@@ -142,6 +155,7 @@ fn layer_4_packets_leave_both_alike() {
         "l4_unstored",
         "l4_table_full",
         "l4_table_full_dropped",
+        "l4_error_forwarded",
         "too_long",
         "none",
     ] {

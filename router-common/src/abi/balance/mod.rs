@@ -10,6 +10,7 @@
 mod endpoint;
 mod flow;
 mod instance;
+mod link;
 mod placement;
 mod service;
 mod settings;
@@ -20,6 +21,7 @@ pub use flow::{
     REPLY_REFS, RESET, ReplyBucket, TAG_BUSY, TAG_DEAD, TAG_LIVE, TAG_STATE, closed,
 };
 pub use instance::{Instance, TAKES_FLOWS, TAKES_RETURNING_CLIENTS, UNREACHABLE};
+pub use link::Link;
 pub use placement::{
     Affinity, AffinityKey, DENY, Group, NO_RING, NOBODY, NewFlows, RING_CHUNK, RingChunk, RuleKey, SILENT,
 };
@@ -32,5 +34,5 @@ pub const MAX_SERVICES: u32 = 2_048;
 pub const MAX_INSTANCES: u32 = 8_192;
 /// Sets of instances that rules lead to.
 pub const MAX_GROUPS: u32 = 1_024;
-/// Interfaces whose own link-layer address can be remembered, by their index.
+/// Interfaces of which something can be remembered, by their index.
 pub const MAX_LINKS: u32 = 4_096;

@@ -5,7 +5,7 @@ use super::datagram::{Datagram, join};
 use super::table::{self, ReplyKey};
 use super::tables::Tables;
 use super::{lifetime, rewrite};
-use crate::abi::balance::Flow;
+use crate::abi::balance::{Flow, Settings};
 use crate::abi::reason::PacketReason;
 use crate::path::ports::Packet;
 use crate::path::reporting::Reporting;
@@ -19,6 +19,31 @@ pub fn carry<I: Reporting, P: Packet, T: Tables>(
     index: u32,
 ) -> Option<Outcome> {
     let settings = tables.settings()?;
+    let flow = flow_of::<I, T>(tables, settings, datagram, index)?;
+    let service = tables.service(flow.service())?;
+    let interface = flow.interface.get();
+    let link = tables.link(interface)?;
+    let mtu = link.mtu.get();
+    if !datagram.fits::<I, P>(packet, 0, mtu) {
+        return Some(Outcome::tell(mtu));
+    }
+    let ports = join(service.port.get() as u16, flow.client_port());
+    let way = rewrite::way_back(flow, link);
+    if !rewrite::translate::<I, P>(packet, datagram, way, &service.address, &flow.client, ports) {
+        return Some(Outcome::drop(PacketReason::WriteFailed));
+    }
+    lifetime::came_from_instance(tables, flow, datagram, settings.now.get());
+    Some(Outcome::redirect(interface, PacketReason::L4Answered))
+}
+
+/// The flow that a packet from the instance of this index belongs to.
+#[inline(always)]
+pub fn flow_of<'a, I: Reporting, T: Tables>(
+    tables: &'a T,
+    settings: &Settings,
+    datagram: &Datagram,
+    index: u32,
+) -> Option<&'a Flow> {
     let instance = tables.instance(index)?;
     let ours = table::same::<I>(&instance.source, &datagram.destination);
     let to = if ours { [0; 4] } else { datagram.destination };
@@ -33,15 +58,5 @@ pub fn carry<I: Reporting, P: Packet, T: Tables>(
                 port => ours && port == datagram.destination_port,
             }
     };
-    let flow = table::find_reply(tables, settings, &key, is)?;
-    let service = tables.service(flow.service())?;
-    let interface = flow.interface.get();
-    let own = tables.link(interface)?;
-    let ports = join(service.port.get() as u16, flow.client_port());
-    let way = rewrite::way_back(flow, own);
-    if !rewrite::translate::<I, P>(packet, datagram, way, &service.address, &flow.client, ports) {
-        return Some(Outcome::drop(PacketReason::WriteFailed));
-    }
-    lifetime::came_from_instance(tables, flow, datagram, settings.now.get());
-    Some(Outcome::redirect(interface, PacketReason::L4Answered))
+    table::find_reply(tables, settings, &key, is)
 }

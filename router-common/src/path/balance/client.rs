@@ -100,8 +100,8 @@ fn deliver<I: Outer, P: Packet, T: Tables>(
     let Some(next_hop) = tables.next_hop(index).filter(|next_hop| next_hop.interface.get() != 0) else {
         return Outcome::drop(PacketReason::L4NoRoute);
     };
-    let overhead = if mode == Mode::DsrIpip { I::LEN as u32 } else { 0 };
-    if !fits::<I, P>(packet, datagram, overhead, next_hop.mtu.get()) {
+    let overhead = encapsulate::overhead::<I>(mode);
+    if !datagram.fits::<I, P>(packet, overhead, next_hop.mtu.get()) {
         return Outcome::tell(next_hop.mtu.get().saturating_sub(overhead));
     }
     let done = match (mode, flow) {
@@ -116,22 +116,9 @@ fn deliver<I: Outer, P: Packet, T: Tables>(
             rewrite::translate::<I, P>(packet, datagram, link, &flow.client, &instance.address, ports)
         }
         (Mode::DsrL2, _) => rewrite::link_only(packet, next_hop),
-        (Mode::DsrIpip, _) => encapsulate::wrap::<I, P>(packet, datagram, instance, next_hop),
+        (Mode::DsrIpip, _) => encapsulate::wrap::<I, P>(packet, datagram.length, instance, next_hop),
         // Where answers are translated here, nothing goes without a flow.
         (Mode::Snat | Mode::Transparent, None) => false,
     };
     if done { Outcome::forward(index, next_hop, reason) } else { Outcome::drop(PacketReason::WriteFailed) }
-}
-
-/// Whether the packet, or each part of those that it was put together from, can leave with `overhead` more bytes. An MTU of 0 is not known.
-#[inline(always)]
-fn fits<I: Outer, P: Packet>(packet: &P, datagram: &Datagram, overhead: u32, mtu: u32) -> bool {
-    if mtu == 0 || datagram.length + overhead <= mtu {
-        return true;
-    }
-    match packet.part_size() {
-        0 => false,
-        // The kernel makes the parts smaller by what is put around them.
-        part => I::LEN as u32 + datagram.header as u32 + part <= mtu,
-    }
 }

@@ -93,6 +93,31 @@ impl Datagram {
         self.protocol == PROTOCOL_TCP
     }
 
+    /// Whether the packet, or each part of those that it was put together from, can leave with `overhead` more bytes. An MTU of 0 is not known.
+    #[inline(always)]
+    pub fn fits<I: Family, P: Packet>(&self, packet: &P, overhead: u32, mtu: u32) -> bool {
+        if mtu == 0 || self.length + overhead <= mtu {
+            return true;
+        }
+        match packet.part_size() {
+            0 => false,
+            // The kernel makes the parts smaller by what is put around them.
+            part => I::LEN as u32 + self.header as u32 + part <= mtu,
+        }
+    }
+
+    /// One in the other direction.
+    #[inline(always)]
+    pub const fn back(&self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+            ..*self
+        }
+    }
+
     /// The first packet of a TCP connection.
     #[inline(always)]
     pub fn opens(&self) -> bool {

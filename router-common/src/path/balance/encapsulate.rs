@@ -1,7 +1,6 @@
 //! IP in IP (RFC 2003, RFC 2473): the client's packet travels to the instance inside another one, and arrives as it was.
 
-use super::datagram::{Datagram, Headers};
-use crate::abi::balance::Instance;
+use crate::abi::balance::{Instance, Mode};
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
 use crate::path::family::Family;
@@ -44,15 +43,21 @@ struct Front<I> {
 // SAFETY: a sequence of `Wire` types.
 unsafe impl<I: Wire> Wire for Front<I> {}
 
-/// Puts the outer header in front.
+/// Bytes that packets become longer by.
+#[inline(always)]
+pub const fn overhead<I: Family>(mode: Mode) -> u32 {
+    if matches!(mode, Mode::DsrIpip) { I::LEN as u32 } else { 0 }
+}
+
+/// Puts the outer header in front of a packet of so many bytes, from its IP header on.
 #[inline(always)]
 pub fn wrap<I: Outer, P: Packet>(
     packet: &mut P,
-    datagram: &Datagram,
+    length: u32,
     instance: &Instance,
     next_hop: &NextHop,
 ) -> bool {
-    let Some(Headers { ip, .. }) = packet.view::<Headers<I>>(0) else { return false };
+    let Some(Front { ip, .. }) = packet.view::<Front<I>>(0) else { return false };
     let taken = ip.take();
     if !packet.encapsulate::<I>() {
         return false;
@@ -62,7 +67,7 @@ pub fn wrap<I: Outer, P: Packet>(
         word.set_raw(new.get());
     }
     ethernet.ethertype.set_raw(I::ETHERTYPE.to_be());
-    ip.surround(taken, datagram.length, &instance.source, &instance.address);
+    ip.surround(taken, length, &instance.source, &instance.address);
     true
 }
 

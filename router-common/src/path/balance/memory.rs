@@ -7,8 +7,8 @@ use std::vec::Vec;
 use super::hash;
 use super::tables::Tables;
 use crate::abi::balance::{
-    Affinity, AffinityKey, ENDPOINT_BUCKETS, Endpoint, EndpointBucket, FlowBucket, Group, Instance, NewFlows,
-    ReplyBucket, RingChunk, RuleKey, Service, Settings, Target,
+    Affinity, AffinityKey, ENDPOINT_BUCKETS, Endpoint, EndpointBucket, FlowBucket, Group, Instance, Link,
+    NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings, Target,
 };
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
@@ -29,7 +29,7 @@ pub struct MemoryTables {
     pub rules: Vec<(RuleKey, u32, u32)>,
     pub clients: RefCell<HashMap<AffinityKey, Affinity>>,
     pub new_flows: NewFlows,
-    pub links: Vec<[Shared32; 2]>,
+    pub links: Vec<Link>,
     pub ticks: u32,
 }
 
@@ -114,7 +114,7 @@ impl Tables for MemoryTables {
         Some(&self.new_flows)
     }
 
-    fn link(&self, interface: u32) -> Option<&[Shared32; 2]> {
+    fn link(&self, interface: u32) -> Option<&Link> {
         self.links.get(interface as usize)
     }
 

@@ -4,12 +4,15 @@
 //! business and goes on to the flows that began in user space. No step needs user space: what decides lies in tables that the
 //! daemon has built.
 //!
+//! What is rare (ICMP errors) leaves it for a route of its own ([`Rare`]), which the kernel programs follow out of line.
+//!
 //! As everywhere on the packet path, a packet is not changed until every check has passed.
 
 mod answer;
 mod client;
 pub mod datagram;
 pub mod encapsulate;
+mod error;
 pub mod hash;
 mod lifetime;
 #[cfg(feature = "user")]
@@ -27,6 +30,7 @@ use super::ports::Packet;
 use crate::abi::balance::{ENDPOINT_BUCKETS, Endpoint, Settings, Target};
 use crate::abi::next_hop::NextHop;
 use crate::abi::reason::PacketReason;
+use crate::wire::ethernet::Ethernet;
 use crate::wire::ipv4::Ipv4;
 use crate::wire::ipv6::Ipv6;
 use datagram::Datagram;
@@ -107,6 +111,13 @@ impl Outcome {
     }
 }
 
+/// What leaves the ordinary route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rare {
+    /// An ICMP message.
+    Icmp,
+}
+
 /// Carries a packet of a Layer-4 listener. `None` if it is not one's; it is then unchanged.
 #[inline(always)]
 pub fn carry<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Option<Outcome> {
@@ -119,25 +130,49 @@ pub fn carry<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Option<Outcome
 
 /// The same for a packet whose Ethernet header names this family.
 #[inline(always)]
-pub fn carry_as<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Option<Outcome> {
-    let settings = tables.settings()?;
-    if settings.endpoints.get() == 0 {
-        return None;
+fn carry_as<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Option<Outcome> {
+    match carry_ordinary::<I, P, T>(packet, tables) {
+        Ok(outcome) => outcome,
+        Err(rare) => carry_rare::<I, P, T>(packet, tables, rare),
     }
-    let datagram = &Datagram::read::<I, P>(packet)?;
+}
+
+/// Carries a packet that has left the ordinary route.
+#[inline(always)]
+pub fn carry_rare<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T, rare: Rare) -> Option<Outcome> {
+    match rare {
+        Rare::Icmp => error::carry::<I, P, T>(packet, tables),
+    }
+}
+
+/// The ordinary route of a packet whose Ethernet header names this family, as far as it goes along.
+#[inline(always)]
+pub fn carry_ordinary<I: Outer, P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+) -> Result<Option<Outcome>, Rare> {
+    let Some(settings) = tables.settings().filter(|settings| settings.endpoints.get() != 0) else {
+        return Ok(None);
+    };
+    let Some(datagram) = &Datagram::read::<I, P>(packet) else {
+        return match packet.view::<I>(Ethernet::LEN).map(I::leads_to_icmp) {
+            Some(Ok(())) => Err(Rare::Icmp),
+            _ => Ok(None),
+        };
+    };
     if !packet.is_for_this_host() {
-        return None;
+        return Ok(None);
     }
     let port = |port| Endpoint::pack_port(port, datagram.protocol, I::IS_IPV6);
     let to = find::<I, T>(tables, settings, &datagram.destination, port(datagram.destination_port));
     if let Some(Target::Service(service)) = Target::unpack(to) {
-        return Some(client::carry::<I, P, T>(packet, tables, datagram, service));
+        return Ok(Some(client::carry::<I, P, T>(packet, tables, datagram, service)));
     }
     let from = find::<I, T>(tables, settings, &datagram.source, port(datagram.source_port));
-    match Target::unpack(from) {
+    Ok(match Target::unpack(from) {
         Some(Target::Instance(instance)) => answer::carry::<I, P, T>(packet, tables, datagram, instance),
         _ => None,
-    }
+    })
 }
 
 /// The packed target of an endpoint.

@@ -97,6 +97,14 @@ pub fn begin<T: Tables>(tables: &T, datagram: &Datagram, index: u32) -> Result<P
     }
 }
 
+/// The instance of a flow that is not stored, if one would be chosen.
+#[inline(always)]
+pub fn unstored<T: Tables>(tables: &T, datagram: &Datagram, index: u32) -> Option<u32> {
+    let (settings, service) = (tables.settings()?, tables.service(index)?);
+    let mode = Mode::of(service.mode.get())?;
+    choose(tables, &Arrival { settings, datagram, service, mode, index, hash: 0 }, tables.ticks()).ok()
+}
+
 /// The instance for a new flow.
 #[inline(never)]
 fn choose<T: Tables>(tables: &T, arrival: &Arrival<'_>, now: u32) -> Result<u32, Outcome> {

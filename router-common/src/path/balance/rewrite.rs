@@ -2,7 +2,7 @@
 
 use super::datagram::{Datagram, Headers};
 use super::tables::Tables;
-use crate::abi::balance::Flow;
+use crate::abi::balance::{Flow, Link};
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
 use crate::path::ports::Packet;
@@ -71,17 +71,18 @@ pub fn learn_way_back<P: Packet, T: Tables>(packet: &P, tables: &T, flow: &Flow)
     }
     let own = [first(own_first), pair(second(own_first), first(middle))];
     if let Some(link) = tables.link(interface)
-        && (link[0].get() != own[0] || link[1].get() != own[1])
+        && (link.address[0].get() != own[0] || link.address[1].get() != own[1])
     {
-        link[0].set(own[0]);
-        link[1].set(own[1]);
+        link.address[0].set(own[0]);
+        link.address[1].set(own[1]);
     }
 }
 
 /// The Ethernet addresses of an answer, in the order of the header.
 #[inline(always)]
-pub fn way_back(flow: &Flow, own: &[Shared32; 2]) -> [u32; 3] {
-    [flow.neighbour[0].get(), pair(flow.neighbour[1].get(), own[0].get()), own[1].get()]
+pub fn way_back(flow: &Flow, link: &Link) -> [u32; 3] {
+    let [first, rest] = &link.address;
+    [flow.neighbour[0].get(), pair(flow.neighbour[1].get(), first.get()), rest.get()]
 }
 
 /// The first two of four bytes in memory.

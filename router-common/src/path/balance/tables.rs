@@ -3,7 +3,7 @@
 
 use super::table::{self, ReplyKey};
 use crate::abi::balance::{
-    Affinity, AffinityKey, EndpointBucket, FlowBucket, FlowId, Group, Instance, NewFlows, ReplyBucket,
+    Affinity, AffinityKey, EndpointBucket, FlowBucket, FlowId, Group, Instance, Link, NewFlows, ReplyBucket,
     RingChunk, RuleKey, Service, Settings,
 };
 use crate::abi::next_hop::NextHop;
@@ -29,8 +29,7 @@ pub trait Tables {
     /// The counter of this CPU.
     fn new_flows(&self) -> Option<&NewFlows>;
 
-    /// Our own Ethernet address on an interface, as two words: four bytes as they lie in a packet, then two.
-    fn link(&self, interface: u32) -> Option<&[Shared32; 2]>;
+    fn link(&self, interface: u32) -> Option<&Link>;
 
     /// Sets a word that is `old` to `new`; returns what it was. Everything written before is seen by whoever sees the new value.
     fn swap_if(&self, word: &Shared32, old: u32, new: u32) -> u32;
