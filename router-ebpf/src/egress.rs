@@ -11,6 +11,7 @@ use router_common::abi::reason::PacketReason;
 use router_common::path::Verdict;
 
 use crate::maps::{NEXT_HOPS, PACKETS};
+use crate::trace;
 
 /// Whatever else is attached to the hook sees the packet next, then the stack (TCX_NEXT, TC_ACT_UNSPEC).
 pub const NEXT_PROGRAM: i32 = TC_ACT_UNSPEC;
@@ -21,6 +22,7 @@ pub fn act(ctx: &TcContext, verdict: Verdict, reason: PacketReason) -> i32 {
         // SAFETY: a per-CPU cell; programs on one CPU do not interrupt each other at this hook.
         unsafe { *packets += 1 };
     }
+    trace::say(verdict, reason);
     match verdict {
         Verdict::Pass(_) => NEXT_PROGRAM,
         Verdict::Drop(_) => {

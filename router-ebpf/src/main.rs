@@ -21,6 +21,8 @@ mod maps;
 mod packet;
 #[cfg(target_arch = "bpf")]
 mod routes;
+#[cfg(target_arch = "bpf")]
+mod trace;
 
 #[cfg(target_arch = "bpf")]
 mod programs {

@@ -10,6 +10,7 @@ use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
+use router_common::abi::trace::Said;
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::options::Scratch;
@@ -103,3 +104,7 @@ pub static NEW_FLOWS: PerCpuArray<NewFlows> = PerCpuArray::pinned(1, 0);
 /// By the index of the interface.
 #[map]
 pub static LINKS: Array<Link> = Array::pinned(MAX_LINKS, BPF_F_MMAPABLE);
+
+/// What the programs say of a packet that they are asked about.
+#[map]
+pub static TRACE: Array<Said> = Array::with_max_entries(1, 0);

@@ -16,6 +16,7 @@ pub mod layer4;
 pub mod link;
 pub mod nginx;
 pub mod peer;
+pub mod pinned;
 pub mod router;
 pub mod scene;
 pub mod tcp;

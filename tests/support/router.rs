@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use pcap_file::pcap::{PcapPacket, PcapWriter};
 use serde_json::Value;
 
 use crate::lab::{Family, Host, Lab};
@@ -182,6 +183,22 @@ impl Router {
         serde_json::from_str(&text).unwrap_or_else(|error| {
             panic!("routerctl printed no JSON ({error}): {text}{}", String::from_utf8_lossy(&output.stderr))
         })
+    }
+
+    /// What `routerctl where` answers about frames that would arrive by an interface of the gateway: one object for each.
+    pub fn whereabouts(&self, frames: &[Vec<u8>], interface: &str) -> Vec<Value> {
+        let path = self.directory.join("asked.pcap");
+        let file = File::create(&path).expect("the capture can be made");
+        let mut capture = PcapWriter::new(file).expect("the capture can be written");
+        for frame in frames {
+            let packet = PcapPacket::new(Duration::ZERO, frame.len() as u32, frame);
+            capture.write_packet(&packet).expect("the capture can be written");
+        }
+        let path = path.to_str().expect("the lab's paths are UTF-8");
+        let answer = self.ctl(["where", "--pcap", path, "--interface", interface]);
+        let packets = answer["packets"].as_array().expect("routerctl prints packets").clone();
+        assert_eq!(packets.len(), frames.len(), "one answer for each frame");
+        packets
     }
 
     /// routerctl, told where the daemon is.

@@ -9,6 +9,7 @@ pub mod key;
 pub mod next_hop;
 pub mod reason;
 pub mod shared;
+pub mod trace;
 
 /// Version of the pinned maps' layout, which `tests/layout.rs` records. A daemon refuses to adopt maps of another version.
 pub const LAYOUT_VERSION: u32 = 8;

@@ -17,6 +17,7 @@ use crate::core::table::RoutingTable;
 use crate::flows::balance::Balancer;
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::{FlowTable, Layer4Flows};
+use crate::flows::trace::{Tracer, Traces};
 
 /// What the control server shows of the daemon.
 pub struct Live {
@@ -25,6 +26,7 @@ pub struct Live {
     /// `None` if no kernel data path is loaded.
     pub flows: Option<Arc<dyn FlowTable>>,
     pub balancer: Option<Arc<Balancer>>,
+    pub tracer: Option<Arc<Tracer>>,
     pub ports: Arc<PortAllocator>,
     /// One line: where the data path is attached, or why it is not loaded.
     pub datapath: String,
@@ -57,6 +59,7 @@ pub fn serve(opened: Opened, config_file: &Path, live: Live) -> Result<Server, S
         counters: live.counters,
         flows: live.flows,
         layer4: live.balancer.map(|balancer| balancer as Arc<dyn Layer4Flows>),
+        tracer: live.tracer.map(|tracer| tracer as Arc<dyn Traces>),
         ports: live.ports,
         datapath: live.datapath,
         heads: Box::new(live.heads),

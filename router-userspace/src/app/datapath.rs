@@ -18,12 +18,14 @@ use crate::flows::kernel_table::KernelFlowTable;
 use crate::flows::netlink::{Netlink, interface_towards};
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::FlowTable;
+use crate::flows::trace::Tracer;
 
 /// How the data path stands.
 pub struct Loaded {
     /// `None` without a kernel data path; the daemon then goes on by relaying.
     pub flows: Option<Arc<dyn FlowTable>>,
     pub balancer: Option<Arc<Balancer>>,
+    pub tracer: Option<Arc<Tracer>>,
     /// One line for an operator.
     pub state: String,
 }
@@ -89,7 +91,9 @@ pub fn load(
                 );
             }
             warn_of_super_packets(&flows);
-            Loaded { flows: Some(flows), balancer: Some(balancer), state: format!("TCX on {interfaces}") }
+            let state = format!("TCX on {interfaces}");
+            let tracer = Arc::new(Tracer::new(Arc::clone(&flows)));
+            Loaded { flows: Some(flows), balancer: Some(balancer), tracer: Some(tracer), state }
         }
         Err(error) => without(error.to_string()),
     }
@@ -139,7 +143,7 @@ fn balancer(
 
 fn without(reason: String) -> Loaded {
     tracing::warn!("every connection is relayed in user space: {reason}");
-    Loaded { flows: None, balancer: None, state: format!("not loaded: {reason}") }
+    Loaded { flows: None, balancer: None, tracer: None, state: format!("not loaded: {reason}") }
 }
 
 /// Begins a session on the instance with this address.

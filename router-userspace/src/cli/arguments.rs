@@ -1,6 +1,6 @@
 //! The command line of `routerctl`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -12,7 +12,8 @@ use crate::control::protocol::{DEFAULT_SOCKET, Header};
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done, and the answer is good
-  1  the answer is no: `check` or `simulate` found errors, or the request of `explain` would not reach an instance
+  1  the answer is no: `check` or `simulate` found errors, the request of `explain` would not reach an instance,
+     or the packet of `where` would be dropped
   2  the command line, or a value in it, is wrong
   3  no answer: the daemon cannot be reached, may not be asked, or speaks another version";
 
@@ -52,6 +53,8 @@ pub(super) enum Command {
     },
     /// The decision that the daemon would take for a request now, and why; changes nothing
     Explain(Question),
+    /// Where a packet would go, and why: the kernel programs say so themselves. No counter, flow or budget is touched
+    Where(AskedPackets),
     /// Read the configuration file anew: all of it comes into force, or nothing if it is not valid
     Reload(Manner),
     /// Changes that were made at run time and are not in the file
@@ -109,6 +112,45 @@ pub(super) struct FlowFilter {
     /// Print at most so many, the oldest first
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(super) limit: u32,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    routerctl where tcp 10.77.1.20:40000 10.77.1.10:80\n  \
+    routerctl where tcp 10.77.1.20:40000 10.77.1.10:80 --flags 'fin|ack' --interface eth0\n  \
+    routerctl where udp '[fd77:1::20]:5353' '[fd77:1::10]:53'\n  \
+    routerctl where --pcap strange.pcap --interface eth0")]
+pub(super) struct AskedPackets {
+    /// The packet's protocol
+    #[arg(value_parser = ["tcp", "udp"], required_unless_present = "pcap", conflicts_with = "pcap")]
+    pub(super) protocol: Option<String>,
+    /// Address and port that it comes from
+    #[arg(value_name = "SOURCE", required_unless_present = "pcap")]
+    pub(super) source: Option<SocketAddr>,
+    /// Address and port that it is sent to
+    #[arg(value_name = "DESTINATION", required_unless_present = "pcap")]
+    pub(super) destination: Option<SocketAddr>,
+    /// TCP flags such as syn or 'fin|ack'; without it ack in a handed-off connection, else syn
+    #[arg(long, value_name = "FLAGS", conflicts_with = "pcap")]
+    pub(super) flags: Option<String>,
+    /// Bytes behind its TCP or UDP header
+    #[arg(long, value_name = "BYTES", default_value_t = 0, conflicts_with = "pcap")]
+    pub(super) payload: u16,
+    /// Its sequence number; without it what is next in a handed-off connection
+    #[arg(long, value_name = "N", conflicts_with = "pcap")]
+    pub(super) sequence: Option<u32>,
+    /// Its acknowledgement number; without it what is next in a handed-off connection
+    #[arg(long, value_name = "N", conflicts_with = "pcap")]
+    pub(super) acknowledgement: Option<u32>,
+    /// By which interface it arrives; without it the one that leads back to its source
+    #[arg(long, value_name = "NAME")]
+    pub(super) interface: Option<String>,
+    /// Ask about every packet of this capture (pcap or pcapng, of Ethernet frames) instead
+    #[arg(long, value_name = "FILE")]
+    pub(super) pcap: Option<PathBuf>,
+    /// Ask about at most so many packets of the capture
+    #[arg(long, value_name = "N", default_value_t = 10_000, requires = "pcap")]
+    pub(super) limit: usize,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! `routerctl`: asks a running daemon over its control socket, and prints tables for people or JSON for programs.
 
 mod arguments;
+mod captures;
 mod change;
 mod check;
 mod client;
@@ -12,6 +13,7 @@ mod rules;
 mod sessions;
 mod simulate;
 mod table;
+mod whereabouts;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -20,6 +22,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::control::protocol::{Instance, Pool, Preload, Reasons, Rule, Status};
 use arguments::{Arguments, Command};
+use captures::CaptureError;
 use client::{Client, ClientError};
 
 /// What the shell is told. Scripts may rely on these numbers.
@@ -60,6 +63,10 @@ where
             drop(writeln!(err, "routerctl: {error}"));
             error.exit()
         }
+        Err(Failure::Capture(error)) => {
+            drop(writeln!(err, "routerctl: {error}"));
+            Exit::Usage
+        }
         Err(Failure::Output(error)) => after_write_error(&error),
     }
 }
@@ -71,7 +78,14 @@ fn after_write_error(error: &io::Error) -> Exit {
 
 enum Failure {
     Client(ClientError),
+    Capture(CaptureError),
     Output(io::Error),
+}
+
+impl From<CaptureError> for Failure {
+    fn from(error: CaptureError) -> Self {
+        Self::Capture(error)
+    }
 }
 
 impl From<ClientError> for Failure {
@@ -141,6 +155,7 @@ fn execute(arguments: &Arguments, out: &mut dyn Write, err: &mut dyn Write) -> R
         Command::Rule { command } => return change::rule(&client, command, json, out),
         Command::Instance { command } => return change::instance(&client, command, json, out),
         Command::Pool { command } => return change::pool(&client, command, json, out),
+        Command::Where(asked) => return whereabouts::run(&client, asked, json, out),
         Command::Explain(question) => return explain::run(&client, question, json, out),
     }
     Ok(Exit::Ok)

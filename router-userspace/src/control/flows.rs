@@ -110,7 +110,7 @@ impl Filter {
 }
 
 /// Whether a listener on `listener`, which may be its family's wildcard address, accepts connections to `vip`.
-fn listens_for(listener: SocketAddr, vip: SocketAddr) -> bool {
+pub(super) fn listens_for(listener: SocketAddr, vip: SocketAddr) -> bool {
     let covers =
         listener.ip() == vip.ip() || listener.ip().is_unspecified() && listener.is_ipv6() == vip.is_ipv6();
     covers && listener.port() == vip.port()

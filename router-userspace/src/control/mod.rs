@@ -19,6 +19,7 @@ pub mod socket;
 pub mod state;
 mod tcp;
 mod view;
+mod whereabouts;
 
 pub use server::{Opened, Server, Settings, StartError, Timeouts};
 pub use state::State;

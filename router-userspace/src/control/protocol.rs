@@ -6,6 +6,7 @@
 
 mod configuration;
 mod explain;
+mod whereabouts;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use configuration::*;
 pub use explain::*;
+pub use whereabouts::*;
 
 /// The version of this protocol; the first segment of every path but `/metrics` and `/healthz` is `/v` and this.
 pub const VERSION: u32 = 1;

@@ -16,10 +16,10 @@ use axum::routing::{get, post};
 use super::protocol::{
     Applied, ChangeRequest, Changes, DropRequest, ErrorBody, ExplainRequest, Explanation, FlowQuery, Flows,
     Instance, MAX_BODY_BYTES, Pool, Preload, Reasons, ReloadRequest, Rule, SessionQuery, Sessions, Status,
-    VERSION, VERSION_HEADER, WriteRequest,
+    VERSION, VERSION_HEADER, WhereAnswer, WriteRequest,
 };
 use super::state::State;
-use super::{configuration, explain, flows, metrics, preloads, sessions, view};
+use super::{configuration, explain, flows, metrics, preloads, sessions, view, whereabouts};
 
 /// From the end of the head until the answer is ready; a body that trickles in longer is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,6 +35,7 @@ pub fn control(state: Arc<State>) -> Router {
         .route("/v1/flows", get(list_flows))
         .route("/v1/sessions", get(list_sessions))
         .route("/v1/explain", post(explain_request))
+        .route("/v1/where", post(where_packets_go))
         .route("/v1/reasons", get(reasons))
         .route("/v1/reload", post(reload))
         .route("/v1/changes", get(changes).post(change))
@@ -134,6 +135,13 @@ async fn explain_request(
 ) -> Answer<Explanation> {
     let request: ExplainRequest = parse(body)?;
     explain::explain(&state, &request).map(Json)
+}
+
+async fn where_packets_go(
+    Shared(state): Shared<Arc<State>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<WhereAnswer> {
+    whereabouts::ask(state, parse(body)?).await.map(Json)
 }
 
 async fn reload(Shared(state): Shared<Arc<State>>, body: Result<Bytes, BytesRejection>) -> Answer<Applied> {

@@ -17,6 +17,7 @@ use crate::core::request::HttpRequest;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::{FlowTable, Layer4Flows};
+use crate::flows::trace::Traces;
 
 /// Reads a head exactly as a listener does, so that `explain` judges what traffic would meet.
 pub trait HeadReader: Send + Sync {
@@ -56,6 +57,8 @@ pub struct State {
     pub flows: Option<Arc<dyn FlowTable>>,
     /// The flows of Layer-4 listeners; `None` if no kernel data path is loaded.
     pub layer4: Option<Arc<dyn Layer4Flows>>,
+    /// Answers where packets would go; `None` if no kernel data path is loaded.
+    pub tracer: Option<Arc<dyn Traces>>,
     /// The router's ports towards instances.
     pub ports: Arc<PortAllocator>,
     /// One line: where the data path is attached, or why it is not loaded.

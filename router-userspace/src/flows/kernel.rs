@@ -1,7 +1,10 @@
-//! The kernel programs and their maps: loading, pinning, adopting. The only file that names aya.
+//! The kernel programs and their maps: loading, pinning, adopting. The only module that names aya.
 //!
 //! Programs, links and maps outlive the daemon: links and maps are pinned, and a restarted daemon takes the
 //! maps over and exchanges the programs behind the links in one step, so no packet meets a gap.
+
+mod live;
+mod shadow;
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::CString;
@@ -28,6 +31,9 @@ use router_common::abi::reason::PacketReason;
 
 use super::balance::{self, FLOWS_PER_BUCKET};
 use super::mapped::Mapped;
+
+pub use live::LiveMaps;
+pub use shadow::{Copies, LONGEST_FRAME, Shadow, Step, Word, shortest_frame};
 
 /// The compiled kernel programs, as an ELF object.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/router"));
@@ -92,6 +98,10 @@ impl Hook {
     /// Interface names hold neither `/` nor `:`, so the name is unique.
     fn link(&self, interface: &str) -> String {
         format!("{}:{interface}", self.name)
+    }
+
+    fn is_ingress(&self) -> bool {
+        matches!(self.attach_type, TcAttachType::Ingress)
     }
 }
 
@@ -169,8 +179,11 @@ pub struct Kernel {
     packets: PerCpuArray<MapData, u64>,
     logger: Mutex<Option<EbpfLogger<&'static dyn log::Log>>>,
     interfaces: Vec<String>,
+    pin_dir: PathBuf,
+    /// The program of Layer-4 listeners is attached too.
+    layer4: bool,
     // Keeps the programs loaded even where no link is pinned yet.
-    _ebpf: Ebpf,
+    ebpf: Ebpf,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -267,7 +280,9 @@ impl Kernel {
             packets,
             logger: Mutex::new(logger),
             interfaces: settings.interfaces.clone(),
-            _ebpf: ebpf,
+            pin_dir: settings.pin_dir.clone(),
+            layer4,
+            ebpf,
         };
         Ok(Opened { kernel, flows, next_hops, links, balance, adopted })
     }
@@ -334,9 +349,20 @@ struct ByFamily<V: aya::Pod> {
 impl<V: aya::Pod> ByFamily<V> {
     /// Takes the maps of these names: of IPv4 and of IPv6.
     fn take(ebpf: &mut Ebpf, [v4, v6]: [&str; 2]) -> Result<Self, KernelError> {
-        let v4 = HashMap::try_from(take(ebpf, v4)?).map_err(map_error)?;
-        let v6 = HashMap::try_from(take(ebpf, v6)?).map_err(map_error)?;
+        Self::of(take(ebpf, v4)?, take(ebpf, v6)?)
+    }
+
+    fn of(v4: Map, v6: Map) -> Result<Self, KernelError> {
+        let v4 = HashMap::try_from(v4).map_err(map_error)?;
+        let v6 = HashMap::try_from(v6).map_err(map_error)?;
         Ok(Self { v4: Mutex::new(v4), v6: Mutex::new(v6) })
+    }
+
+    fn get(&self, key: FlowKey) -> Option<V> {
+        match key {
+            FlowKey::V4(key) => lock(&self.v4).get(&key, 0).ok(),
+            FlowKey::V6(key) => lock(&self.v6).get(&key, 0).ok(),
+        }
     }
 
     /// `flags` are those of `bpf(2)`.
@@ -524,6 +550,10 @@ impl Pins<'_> {
         let mut names = Vec::new();
         for entry in fs::read_dir(self.dir).map_err(|source| io_error(doing(), source))? {
             let entry = entry.map_err(|source| io_error(doing(), source))?;
+            // The shadow's directory, if a daemon was killed while it loaded.
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
             names.push(entry.file_name().to_string_lossy().into_owned());
         }
         Ok(names)

@@ -89,6 +89,10 @@ impl KernelFlowTable {
         &self.next_hops
     }
 
+    pub(super) fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
     /// Interfaces that the kernel programs are attached to.
     pub fn interfaces(&self) -> &[String] {
         self.kernel.interfaces()

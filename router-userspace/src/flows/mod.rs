@@ -1,6 +1,6 @@
 //! Connections that packets take through the kernel: the flow table, its sweep, and the source ports.
 //!
-//! `table` is the interface that the proxy and the control socket see; `kernel` is the only file that names aya.
+//! `table` is the interface that the proxy and the control socket see; `kernel` is the only module that names aya.
 
 pub mod balance;
 mod custody;
@@ -18,4 +18,5 @@ mod socket_options;
 mod sockets;
 mod splice;
 pub mod table;
+pub mod trace;
 pub mod tracking;

@@ -96,6 +96,11 @@ impl NextHopTable {
         self.index(&mut inner, route)
     }
 
+    /// This host's Ethernet address on an interface.
+    pub fn own_address(&self, interface: u32) -> Option<Mac> {
+        self.lock().links.get(&interface).and_then(|link| link.mac)
+    }
+
     fn index(&self, inner: &mut Inner, route: Route) -> Result<u32, RelayReason> {
         let key = (route.interface, route.gateway);
         if let Some(index) = inner.indexes.get(&key) {

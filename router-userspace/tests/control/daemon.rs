@@ -164,6 +164,7 @@ impl Daemon {
             flows: Some(Arc::new(FixedFlows(flows))),
 
             layer4: None,
+            tracer: Some(Arc::new(crate::whereabouts::FixedTracer)),
             ports: Arc::new(ports),
             datapath: "TCX ingress on eth0, eth1".to_owned(),
             heads: Box::new(Heads),

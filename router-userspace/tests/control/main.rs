@@ -10,3 +10,4 @@ mod manual;
 mod preloads;
 mod simulate;
 mod socket;
+mod whereabouts;

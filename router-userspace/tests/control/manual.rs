@@ -24,11 +24,14 @@ fn every_path_in_the_manual_is_answered() {
     let daemon = Daemon::start();
     let manual = manual();
     let rows = first_cells(&manual, "| request | answer |");
-    assert_eq!(rows.len(), 16);
+    assert_eq!(rows.len(), 17);
     for row in rows {
         let (method, path) = row[0].split_once(' ').unwrap();
         let body = match row[0] {
             "POST /v1/explain" => r#"{"listener": "web", "client": "10.1.2.3"}"#,
+            "POST /v1/where" => {
+                r#"{"packets": [{"kind": "described", "protocol": "udp", "source": "10.1.2.3:1", "destination": "10.0.1.1:53"}]}"#
+            }
             "POST /v1/changes" => r#"{"changes": [{"change": "rule-move", "rule": "admin", "to": "first"}]}"#,
             "POST /v1/changes/drop" => "{}",
             _ => "",

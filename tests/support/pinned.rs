@@ -1,0 +1,77 @@
+//! What lies in a router's pinned maps, byte for byte: for stories in which nothing may change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::Result;
+use aya::Pod;
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
+use router_common::abi::reason::PacketReason;
+
+/// Entries by map and by key or index.
+pub type Contents = BTreeMap<String, Vec<u8>>;
+
+/// What hosts say unasked (neighbour discovery, group membership) is counted under these.
+const UNASKED: [PacketReason; 5] = [
+    PacketReason::NotIp,
+    PacketReason::NotTcp,
+    PacketReason::OtherHost,
+    PacketReason::ExtensionHeader,
+    PacketReason::Multicast,
+];
+
+/// Flows and their keys, clients, ways back, counts of new flows, and counts of packets by reason.
+pub fn contents(pins: &Path) -> Result<Contents> {
+    let mut contents = Contents::new();
+    array::<256>(pins, "FLOWS", &mut contents)?;
+    array::<1024>(pins, "L4_FLOWS", &mut contents)?;
+    array::<64>(pins, "REPLIES", &mut contents)?;
+    array::<16>(pins, "LINKS", &mut contents)?;
+    hash::<[u8; 16], [u8; 4]>(Map::HashMap(open(pins, "KEYS")?), "KEYS", &mut contents)?;
+    hash::<[u8; 40], [u8; 4]>(Map::HashMap(open(pins, "KEYS6")?), "KEYS6", &mut contents)?;
+    hash::<[u8; 20], [u8; 8]>(Map::LruHashMap(open(pins, "AFFINITY")?), "AFFINITY", &mut contents)?;
+    let new_flows: PerCpuArray<_, [u8; 16]> = Map::PerCpuArray(open(pins, "NEW_FLOWS")?).try_into()?;
+    contents.insert("NEW_FLOWS".to_owned(), new_flows.get(&0, 0)?.concat());
+    let packets: PerCpuArray<_, u64> = Map::PerCpuArray(open(pins, "PACKETS")?).try_into()?;
+    for reason in PacketReason::ALL.iter().filter(|reason| !UNASKED.contains(reason)) {
+        let counts = packets.get(&(reason.index() as u32), 0)?;
+        let bytes = counts.iter().flat_map(|count| count.to_ne_bytes()).collect();
+        contents.insert(format!("PACKETS {}", reason.name()), bytes);
+    }
+    Ok(contents)
+}
+
+/// What has changed: each entry's bytes before and after.
+pub fn differences(before: &Contents, after: &Contents) -> Vec<String> {
+    let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let differ = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
+    differ.map(|name| format!("{name}: {:?}, then {:?}", before.get(name), after.get(name))).collect()
+}
+
+fn open(pins: &Path, name: &str) -> Result<MapData> {
+    Ok(MapData::from_pin(pins.join(name))?)
+}
+
+fn array<const N: usize>(pins: &Path, name: &str, contents: &mut Contents) -> Result<()> {
+    let map: Array<_, [u8; N]> = Map::Array(open(pins, name)?).try_into()?;
+    for index in 0..map.len() {
+        let value = map.get(&index, 0)?;
+        if value.iter().any(|byte| *byte != 0) {
+            contents.insert(format!("{name} {index}"), value.to_vec());
+        }
+    }
+    Ok(())
+}
+
+fn hash<K: Pod + AsRef<[u8]>, V: Pod + AsRef<[u8]>>(
+    map: Map,
+    name: &str,
+    contents: &mut Contents,
+) -> Result<()> {
+    let map: HashMap<_, K, V> = map.try_into()?;
+    for entry in map.iter() {
+        let (key, value) = entry?;
+        contents.insert(format!("{name} {:?}", key.as_ref()), value.as_ref().to_vec());
+    }
+    Ok(())
+}
