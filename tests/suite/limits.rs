@@ -136,7 +136,7 @@ fn out_of_file_descriptors_clients_wait_and_are_served_when_others_leave() {
     let router = Router::start_by(&lab, &wrapper, &service(&lab, ""), &[]);
     let idle: Vec<Connection> = (0..200).map(|_| connect(&lab)).collect();
     router.eventually(Duration::from_secs(10), "it runs out", |router| {
-        router.log().contains("raise the limit of open files")
+        router.log().contains("accepting pauses: raise the limit of open files")
     });
     let mut waiting = connect(&lab);
     waiting.send("GET /whoami HTTP/1.1\r\nHost: lab\r\n\r\n").unwrap();

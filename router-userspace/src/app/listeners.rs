@@ -32,6 +32,7 @@ pub fn settings(plan: &ListenerPlan) -> ListenerSettings {
         half_closed_timeout: plan.half_closed_timeout,
         retry_after: plan.retry_after,
         backlog: plan.backlog,
+        defer_accept: plan.defer_accept,
         max_segment: plan.max_segment,
     }
 }

@@ -85,6 +85,7 @@ pub(super) struct Listener {
     pub half_closed_timeout: Placed<Duration>,
     pub retry_after: Placed<Duration>,
     pub backlog: Placed<u32>,
+    pub defer_accept: Placed<bool>,
     pub max_segment: Option<Placed<u16>>,
     /// The proxies in front that announce clients; empty if there are none.
     pub announced_by: Option<Placed<Vec<IpNet>>>,
@@ -279,6 +280,7 @@ fn listener(section: Section<'_, '_>) -> Listener {
         half_closed_timeout: section.defaulted("half_closed_timeout", values::duration(SECOND..=30 * DAY)),
         retry_after: section.defaulted("retry_after", values::duration(SECOND..=DAY)),
         backlog: section.defaulted("backlog", values::integer(1..=65_535)),
+        defer_accept: section.defaulted("defer_accept", values::boolean),
         max_segment: section.optional("max_segment", values::integer(536..=65_495)),
         announced_by: section
             .table("accept_proxy_protocol", &schema::ACCEPT_PROXY_PROTOCOL)

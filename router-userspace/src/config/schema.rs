@@ -117,6 +117,7 @@ pub static LISTENER: Section = Section {
         with_default("half_closed_timeout", "\"2m\""),
         with_default("retry_after", "\"5s\""),
         with_default("backlog", "4096"),
+        with_default("defer_accept", "true"),
         key("max_segment", "1400"),
         key("accept_proxy_protocol", "{ from = [\"10.0.0.0/8\"] }"),
         key("session", "{ cookie = \"JSESSIONID\" }"),

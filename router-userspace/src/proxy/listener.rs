@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::connection::serve;
 use super::settings::{Listener, ListenerSettings};
+use super::sockopt;
 
 /// Connections accepted in a row before others get their turn.
 const BATCH: usize = 64;
@@ -90,6 +92,7 @@ fn open_all(settings: &ListenerSettings, workers: usize) -> io::Result<Vec<Socke
             socket.listen(i32::try_from(settings.backlog).unwrap_or(i32::MAX))?;
             // The response acknowledges the request, and saves a segment. Listening would reset it.
             socket.set_tcp_quickack(false)?;
+            sockopt::defer_accept(socket.as_fd(), settings.defer_accept)?;
             Ok(socket)
         })
         .collect()
@@ -278,6 +281,9 @@ fn adapt(socket: &Socket, before: &ListenerSettings, now: &ListenerSettings) -> 
     if before.backlog != now.backlog {
         socket.listen(i32::try_from(now.backlog).unwrap_or(i32::MAX))?;
         socket.set_tcp_quickack(false)?;
+    }
+    if before.defer_accept != now.defer_accept {
+        sockopt::defer_accept(socket.as_fd(), now.defer_accept)?;
     }
     if before.max_segment != now.max_segment {
         socket.set_tcp_mss(now.max_segment.map_or(BY_THE_ROUTE, u32::from))?;

@@ -80,6 +80,8 @@ pub struct ListenerSettings {
     pub retry_after: Duration,
     /// Connections that may wait to be accepted; the kernel's `net.core.somaxconn` is the upper bound.
     pub backlog: u32,
+    /// Whether a connection is accepted only when its first bytes are there, or after about a second without any.
+    pub defer_accept: bool,
     /// Greatest segment that clients may send, in bytes; by the route if `None`.
     pub max_segment: Option<u16>,
 }
@@ -105,6 +107,7 @@ impl ListenerSettings {
             half_closed_timeout: Duration::from_secs(120),
             retry_after: Duration::from_secs(5),
             backlog: 4096,
+            defer_accept: true,
             max_segment: None,
         }
     }

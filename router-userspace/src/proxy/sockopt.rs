@@ -89,6 +89,12 @@ pub fn choose_port_late(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
+/// Says whether a listening socket gives out connections only when their first bytes are there. A client that has sent nothing is given out
+/// after about a second all the same: with the first handshake that it repeats (tcp(7), `TCP_DEFER_ACCEPT`).
+pub fn defer_accept(listening: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    set(listening, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, on.into())
+}
+
 /// Bytes that were sent and that the peer has not acknowledged.
 pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
@@ -137,5 +143,20 @@ mod tests {
         client.set_nonblocking(true).unwrap();
         while client.write(&[7; 65536]).is_ok() {}
         assert!(unacknowledged(client.as_fd()).unwrap() > 0, "the window is full of unread bytes");
+    }
+
+    #[test]
+    fn who_has_said_something_is_accepted_before_who_has_not() {
+        let overtakes = || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            defer_accept(listener.as_fd(), true).unwrap();
+            let address = listener.local_addr().unwrap();
+            let _silent = TcpStream::connect(address).unwrap();
+            let mut speaking = TcpStream::connect(address).unwrap();
+            speaking.write_all(b"GET").unwrap();
+            listener.accept().unwrap().1 == speaking.local_addr().unwrap()
+        };
+        // A host that is held up for a second gives out the silent one too.
+        assert!((0..20).any(|_| overtakes()));
     }
 }

@@ -105,6 +105,7 @@ pub(super) fn plan(listener: &Listener) -> Option<ListenerPlan> {
         half_closed_timeout: listener.half_closed_timeout.value,
         retry_after: listener.retry_after.value,
         backlog: listener.backlog.value,
+        defer_accept: listener.defer_accept.value,
         max_segment: listener.max_segment.as_ref().map(|size| size.value),
         accept_proxy_protocol: listener
             .announced_by

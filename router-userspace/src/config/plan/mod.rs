@@ -143,6 +143,8 @@ pub struct ListenerPlan {
     pub retry_after: Duration,
     /// Connections that may wait to be accepted.
     pub backlog: u32,
+    /// Whether a connection is accepted only when its first bytes are there.
+    pub defer_accept: bool,
     /// Greatest segment that clients may send, in bytes; by the route if `None`.
     pub max_segment: Option<u16>,
     /// Proxies in front, whose connections begin with a PROXY protocol header; empty if there are none.

@@ -70,6 +70,7 @@ fn about_proxy(listener: &Listener) -> Written<'_> {
         written("idle_timeout", &listener.idle_timeout),
         written("half_closed_timeout", &listener.half_closed_timeout),
         written("backlog", &listener.backlog),
+        written("defer_accept", &listener.defer_accept),
         listener.max_segment.as_ref().and_then(|size| written("max_segment", size)),
         listener.announced_by.as_ref().and_then(|from| written("accept_proxy_protocol", from)),
     ]

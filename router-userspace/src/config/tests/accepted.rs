@@ -89,6 +89,7 @@ fn every_setting_is_taken_over() {
         half_closed_timeout = "1m"
         retry_after = "7s"
         backlog = 128
+        defer_accept = false
         max_segment = 1400
         accept_proxy_protocol = { from = ["10.9.0.0/16", "2001:db8::1"] }
         [[pool]]
@@ -175,6 +176,7 @@ fn every_setting_is_taken_over() {
             half_closed_timeout: Duration::from_secs(60),
             retry_after: Duration::from_secs(7),
             backlog: 128,
+            defer_accept: false,
             max_segment: Some(1_400),
             accept_proxy_protocol: vec!["10.9.0.0/16".parse().unwrap(), "2001:db8::1/128".parse().unwrap()],
             client_affinity: None,
