@@ -10,6 +10,7 @@ use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
 use router_common::path::Verdict;
 
+use crate::capture;
 use crate::maps::{NEXT_HOPS, PACKETS};
 use crate::trace;
 
@@ -24,8 +25,12 @@ pub fn act(ctx: &TcContext, verdict: Verdict, reason: PacketReason) -> i32 {
     }
     trace::say(verdict, reason);
     match verdict {
-        Verdict::Pass(_) => NEXT_PROGRAM,
+        Verdict::Pass(_) => {
+            capture::sample(ctx.skb.skb, reason, false);
+            NEXT_PROGRAM
+        }
         Verdict::Drop(_) => {
+            capture::sample(ctx.skb.skb, reason, true);
             debug!(ctx, "dropped a packet of {} bytes, reason {}", ctx.len(), reason.index() as u32);
             TC_ACT_SHOT
         }

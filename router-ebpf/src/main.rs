@@ -10,6 +10,8 @@
 #[cfg(target_arch = "bpf")]
 mod balance;
 #[cfg(target_arch = "bpf")]
+mod capture;
+#[cfg(target_arch = "bpf")]
 mod egress;
 #[cfg(target_arch = "bpf")]
 mod flows;

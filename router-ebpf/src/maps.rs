@@ -1,11 +1,12 @@
 //! The maps that the daemon fills and adopts. All are pinned by name; their sizes are set at load time.
 
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
+use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use router_common::abi::balance::{
     Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, Link, MAX_GROUPS, MAX_INSTANCES,
     MAX_LINKS, MAX_SERVICES, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings,
 };
+use router_common::abi::capture::{CaptureBudget, Wanted};
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
@@ -108,3 +109,15 @@ pub static LINKS: Array<Link> = Array::pinned(MAX_LINKS, BPF_F_MMAPABLE);
 /// What the programs say of a packet that they are asked about.
 #[map]
 pub static TRACE: Array<Said> = Array::with_max_entries(1, 0);
+
+/// Which packets are to be sampled, by [`PacketReason`].
+#[map]
+pub static CAPTURE_WANTED: Array<Wanted> =
+    Array::with_max_entries(PacketReason::COUNT as u32, BPF_F_MMAPABLE);
+
+#[map]
+pub static CAPTURE_BUDGET: Array<CaptureBudget> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Samples of them: about two hundred at a time.
+#[map]
+pub static CAPTURED: RingBuf = RingBuf::with_byte_size(64 * 1024, 0);

@@ -11,22 +11,30 @@ use crate::maps::TRACE;
 #[unsafe(no_mangle)]
 static TRACING: Global<u8> = Global::new(0);
 
-/// Says what becomes of the packet, if that is the question.
+/// Says what becomes of the packet, if that is the question. The answer to an earlier one has been erased.
 #[inline(always)]
 pub fn say(verdict: Verdict, reason: PacketReason) {
     if TRACING.load() == 0 {
         return;
     }
     let Some(said) = TRACE.get(0) else { return };
-    let (what, interface, next_hop) = match verdict {
-        Verdict::Pass(_) => (SaidVerdict::Pass, 0, 0),
-        Verdict::Drop(_) => (SaidVerdict::Drop, 0, 0),
-        Verdict::Redirect { interface } => (SaidVerdict::Redirect, interface, 0),
-        Verdict::Resolve { interface, next_hop } => (SaidVerdict::Resolve, interface, next_hop),
-        Verdict::Report { interface, .. } => (SaidVerdict::Report, interface, 0),
-    };
-    said.verdict.set(what as u32);
     said.reason.set(reason.index() as u32);
-    said.interface.set(interface);
-    said.next_hop.set(next_hop);
+    // What a verdict does not have is not written: whatever lies in a register for it, the verifier refuses to read it.
+    match verdict {
+        Verdict::Pass(_) => said.verdict.set(SaidVerdict::Pass as u32),
+        Verdict::Drop(_) => said.verdict.set(SaidVerdict::Drop as u32),
+        Verdict::Redirect { interface } => {
+            said.interface.set(interface);
+            said.verdict.set(SaidVerdict::Redirect as u32);
+        }
+        Verdict::Resolve { interface, next_hop } => {
+            said.interface.set(interface);
+            said.next_hop.set(next_hop);
+            said.verdict.set(SaidVerdict::Resolve as u32);
+        }
+        Verdict::Report { interface, .. } => {
+            said.interface.set(interface);
+            said.verdict.set(SaidVerdict::Report as u32);
+        }
+    }
 }

@@ -111,7 +111,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     let table = Arc::new(ArcSwap::from_pointee(table));
     let counters = Arc::new(Counters::default());
     let ports = Arc::new(PortAllocator::new(datapath.source_ports.clone()));
-    let datapath::Loaded { flows, balancer, tracer, state: datapath_state } =
+    let datapath::Loaded { flows, balancer, tracer, captures, state: datapath_state } =
         datapath::load(&datapath, &listeners, &table, &ports, arguments.replace);
     let exemption = flows.as_ref().map(|_| Arc::new(Exemption::prepare(&datapath)));
     if let Some(exemption) = &exemption {
@@ -194,6 +194,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         flows: flows.clone(),
         balancer,
         tracer,
+        captures,
         ports,
         datapath: datapath_state,
         heads,

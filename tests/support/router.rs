@@ -134,6 +134,18 @@ impl Router {
         stream.read_to_string(&mut answer).map(|_| answer)
     }
 
+    /// The daemon's answer to a body, whatever its status.
+    pub fn post(&self, path: &str, body: &str) -> Value {
+        let mut stream = unix::connect(&self.socket(), Duration::from_secs(5)).expect("routerd listens");
+        let length = body.len();
+        write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}")
+            .expect("routerd reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("routerd answers");
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("no JSON ({error}): {answer}"))
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

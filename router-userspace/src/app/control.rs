@@ -15,6 +15,7 @@ use crate::core::counters::Counters;
 use crate::core::preload::Planner;
 use crate::core::table::RoutingTable;
 use crate::flows::balance::Balancer;
+use crate::flows::capture::{Captures, KernelCaptures};
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::{FlowTable, Layer4Flows};
 use crate::flows::trace::{Tracer, Traces};
@@ -27,6 +28,7 @@ pub struct Live {
     pub flows: Option<Arc<dyn FlowTable>>,
     pub balancer: Option<Arc<Balancer>>,
     pub tracer: Option<Arc<Tracer>>,
+    pub captures: Option<Arc<KernelCaptures>>,
     pub ports: Arc<PortAllocator>,
     /// One line: where the data path is attached, or why it is not loaded.
     pub datapath: String,
@@ -60,6 +62,7 @@ pub fn serve(opened: Opened, config_file: &Path, live: Live) -> Result<Server, S
         flows: live.flows,
         layer4: live.balancer.map(|balancer| balancer as Arc<dyn Layer4Flows>),
         tracer: live.tracer.map(|tracer| tracer as Arc<dyn Traces>),
+        captures: live.captures.map(|captures| captures as Arc<dyn Captures>),
         ports: live.ports,
         datapath: live.datapath,
         heads: Box::new(live.heads),

@@ -13,6 +13,7 @@ use crate::config::{DatapathPlan, Interfaces, ListenerPlan};
 use crate::core::session::Session;
 use crate::core::table::RoutingTable;
 use crate::flows::balance::{self, BalanceSettings, Balancer};
+use crate::flows::capture::KernelCaptures;
 use crate::flows::kernel::{BalanceSizes, KernelSettings};
 use crate::flows::kernel_table::KernelFlowTable;
 use crate::flows::netlink::{Netlink, interface_towards};
@@ -26,6 +27,7 @@ pub struct Loaded {
     pub flows: Option<Arc<dyn FlowTable>>,
     pub balancer: Option<Arc<Balancer>>,
     pub tracer: Option<Arc<Tracer>>,
+    pub captures: Option<Arc<KernelCaptures>>,
     /// One line for an operator.
     pub state: String,
 }
@@ -93,7 +95,8 @@ pub fn load(
             warn_of_super_packets(&flows);
             let state = format!("TCX on {interfaces}");
             let tracer = Arc::new(Tracer::new(Arc::clone(&flows)));
-            Loaded { flows: Some(flows), balancer: Some(balancer), tracer: Some(tracer), state }
+            let captures = Some(Arc::clone(flows.captures()));
+            Loaded { flows: Some(flows), balancer: Some(balancer), tracer: Some(tracer), captures, state }
         }
         Err(error) => without(error.to_string()),
     }
@@ -143,7 +146,13 @@ fn balancer(
 
 fn without(reason: String) -> Loaded {
     tracing::warn!("every connection is relayed in user space: {reason}");
-    Loaded { flows: None, balancer: None, tracer: None, state: format!("not loaded: {reason}") }
+    Loaded {
+        flows: None,
+        balancer: None,
+        tracer: None,
+        captures: None,
+        state: format!("not loaded: {reason}"),
+    }
 }
 
 /// Begins a session on the instance with this address.

@@ -55,6 +55,8 @@ pub(super) enum Command {
     Explain(Question),
     /// Where a packet would go, and why: the kernel programs say so themselves. No counter, flow or budget is touched
     Where(AskedPackets),
+    /// Packets that are dropped, or that are passed up for a reason, as they come; nothing is copied before it is asked for
+    Capture(CaptureFilter),
     /// Read the configuration file anew: all of it comes into force, or nothing if it is not valid
     Reload(Manner),
     /// Changes that were made at run time and are not in the file
@@ -112,6 +114,22 @@ pub(super) struct FlowFilter {
     /// Print at most so many, the oldest first
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(super) limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CaptureFilter {
+    /// Packets of this reason, dropped or passed up (see `routerctl reasons`); may be given several times. Without it all that are dropped
+    #[arg(long = "reason", value_name = "REASON")]
+    pub(super) reasons: Vec<String>,
+    /// End after so many packets
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) count: u32,
+    /// End after so many seconds
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(super) seconds: u32,
+    /// Write them to this file (pcapng, with the reason as each packet's comment) instead of printing a line for each
+    #[arg(long, value_name = "FILE")]
+    pub(super) write: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

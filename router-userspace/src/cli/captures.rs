@@ -1,12 +1,17 @@
-//! Capture files: Ethernet frames out of pcap and pcapng.
+//! Capture files: Ethernet frames out of pcap and pcapng, and into pcapng.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek};
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
-use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
 
 /// The first bytes of a pcapng file, in either byte order.
 const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
@@ -20,6 +25,8 @@ pub(super) enum CaptureError {
     Malformed { path: PathBuf, read: usize, source: pcap_file::PcapError },
     #[error("{path} holds no Ethernet frames but {found:?}; capture on an Ethernet interface, not on `any`")]
     LinkType { path: PathBuf, found: DataLink },
+    #[error("cannot write {path}: {source}")]
+    Unwritable { path: PathBuf, source: io::Error },
 }
 
 /// A captured frame.
@@ -99,5 +106,80 @@ impl Frames<'_> {
 
     fn malformed(&self, source: pcap_file::PcapError) -> CaptureError {
         CaptureError::Malformed { path: self.path.to_owned(), read: self.read.len(), source }
+    }
+}
+
+/// A pcapng file that is being written.
+pub(super) struct Writer {
+    path: PathBuf,
+    file: PcapNgWriter<BufWriter<File>>,
+    /// In the order of their numbers in the file.
+    interfaces: Vec<String>,
+}
+
+impl Writer {
+    pub(super) fn create(path: &Path) -> Result<Self, CaptureError> {
+        let file = File::create(path).map_err(|source| unwritable(path, source))?;
+        let file = PcapNgWriter::new(BufWriter::new(file));
+        let file = file.map_err(|error| unwritable(path, io_error(error)))?;
+        Ok(Self { path: path.to_owned(), file, interfaces: Vec::new() })
+    }
+
+    /// `time` is since 1970, `comment` one line.
+    pub(super) fn write(
+        &mut self,
+        captured: &Captured,
+        interface: &str,
+        time: Duration,
+        comment: &str,
+    ) -> Result<(), CaptureError> {
+        let interface_id = self.interface(interface)?;
+        let packet = EnhancedPacketBlock {
+            interface_id,
+            timestamp: time,
+            original_len: captured.length,
+            data: (&captured.frame).into(),
+            options: vec![EnhancedPacketOption::Comment(comment.into())],
+        };
+        self.file.write_pcapng_block(packet).map(drop).map_err(|source| self.unwritable(source))
+    }
+
+    fn interface(&mut self, name: &str) -> Result<u32, CaptureError> {
+        if let Some(known) = self.interfaces.iter().position(|known| known == name) {
+            return Ok(known as u32);
+        }
+        let interface = InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: 0,
+            options: vec![
+                InterfaceDescriptionOption::IfName(name.into()),
+                // Timestamps are written in ns.
+                InterfaceDescriptionOption::IfTsResol(9),
+            ],
+        };
+        self.file.write_pcapng_block(interface).map_err(|source| self.unwritable(source))?;
+        self.interfaces.push(name.to_owned());
+        Ok(self.interfaces.len() as u32 - 1)
+    }
+
+    /// Nothing is left in memory.
+    pub(super) fn finish(self) -> Result<(), CaptureError> {
+        let mut file = self.file.into_inner();
+        file.flush().map_err(|source| unwritable(&self.path, source))
+    }
+
+    fn unwritable(&self, error: pcap_file::PcapError) -> CaptureError {
+        unwritable(&self.path, io_error(error))
+    }
+}
+
+fn unwritable(path: &Path, source: io::Error) -> CaptureError {
+    CaptureError::Unwritable { path: path.to_owned(), source }
+}
+
+fn io_error(error: pcap_file::PcapError) -> io::Error {
+    match error {
+        pcap_file::PcapError::IoError(error) => error,
+        other => io::Error::other(other),
     }
 }

@@ -1,6 +1,7 @@
 //! `routerctl`: asks a running daemon over its control socket, and prints tables for people or JSON for programs.
 
 mod arguments;
+mod capture;
 mod captures;
 mod change;
 mod check;
@@ -155,6 +156,7 @@ fn execute(arguments: &Arguments, out: &mut dyn Write, err: &mut dyn Write) -> R
         Command::Rule { command } => return change::rule(&client, command, json, out),
         Command::Instance { command } => return change::instance(&client, command, json, out),
         Command::Pool { command } => return change::pool(&client, command, json, out),
+        Command::Capture(filter) => return capture::run(&client, filter, json, out, err),
         Command::Where(asked) => return whereabouts::run(&client, asked, json, out),
         Command::Explain(question) => return explain::run(&client, question, json, out),
     }

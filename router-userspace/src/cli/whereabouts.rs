@@ -188,7 +188,7 @@ fn verdict(verdict: PacketVerdict) -> (&'static str, anstyle::Style) {
 }
 
 /// One line: protocol, ends, flags.
-fn summary(packet: &PacketSummary) -> String {
+pub(super) fn summary(packet: &PacketSummary) -> String {
     let PacketSummary { protocol, length, .. } = packet;
     let end = |address: Option<std::net::IpAddr>, port: Option<u16>| match (address, port) {
         (Some(address), Some(port)) => Some(std::net::SocketAddr::new(address, port).to_string()),

@@ -4,6 +4,7 @@
 //! and that reads the live snapshot, counters and flows from `state`. Only `configuration` changes anything, and only by asking the
 //! daemon's composition root.
 
+mod capture;
 pub mod configuration;
 mod connections;
 mod explain;

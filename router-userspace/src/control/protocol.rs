@@ -4,6 +4,7 @@
 //! other way round: a field that the daemon does not know is an error, since ignoring it would give an answer to
 //! a question that nobody asked.
 
+mod capture;
 mod configuration;
 mod explain;
 mod whereabouts;
@@ -13,6 +14,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+pub use capture::*;
 pub use configuration::*;
 pub use explain::*;
 pub use whereabouts::*;

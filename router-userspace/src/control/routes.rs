@@ -14,12 +14,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use super::protocol::{
-    Applied, ChangeRequest, Changes, DropRequest, ErrorBody, ExplainRequest, Explanation, FlowQuery, Flows,
-    Instance, MAX_BODY_BYTES, Pool, Preload, Reasons, ReloadRequest, Rule, SessionQuery, Sessions, Status,
-    VERSION, VERSION_HEADER, WhereAnswer, WriteRequest,
+    Applied, CaptureAnswer, ChangeRequest, Changes, DropRequest, ErrorBody, ExplainRequest, Explanation,
+    FlowQuery, Flows, Instance, MAX_BODY_BYTES, Pool, Preload, Reasons, ReloadRequest, Rule, SessionQuery,
+    Sessions, Status, VERSION, VERSION_HEADER, WhereAnswer, WriteRequest,
 };
 use super::state::State;
-use super::{configuration, explain, flows, metrics, preloads, sessions, view, whereabouts};
+use super::{capture, configuration, explain, flows, metrics, preloads, sessions, view, whereabouts};
 
 /// From the end of the head until the answer is ready; a body that trickles in longer is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,6 +37,7 @@ pub fn control(state: Arc<State>) -> Router {
         .route("/v1/explain", post(explain_request))
         .route("/v1/where", post(where_packets_go))
         .route("/v1/reasons", get(reasons))
+        .route("/v1/capture", post(capture_packets))
         .route("/v1/reload", post(reload))
         .route("/v1/changes", get(changes).post(change))
         .route("/v1/changes/drop", post(drop_changes))
@@ -142,6 +143,13 @@ async fn where_packets_go(
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<WhereAnswer> {
     whereabouts::ask(state, parse(body)?).await.map(Json)
+}
+
+async fn capture_packets(
+    Shared(state): Shared<Arc<State>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<CaptureAnswer> {
+    capture::ask(state, parse_or_default(body)?).await.map(Json)
 }
 
 async fn reload(Shared(state): Shared<Arc<State>>, body: Result<Bytes, BytesRejection>) -> Answer<Applied> {

@@ -15,6 +15,7 @@ use crate::core::counters::Counters;
 use crate::core::preload::Planner;
 use crate::core::request::HttpRequest;
 use crate::core::table::RoutingTable;
+use crate::flows::capture::Captures;
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::{FlowTable, Layer4Flows};
 use crate::flows::trace::Traces;
@@ -59,6 +60,8 @@ pub struct State {
     pub layer4: Option<Arc<dyn Layer4Flows>>,
     /// Answers where packets would go; `None` if no kernel data path is loaded.
     pub tracer: Option<Arc<dyn Traces>>,
+    /// Samples packets that are not carried on; `None` if no kernel data path is loaded.
+    pub captures: Option<Arc<dyn Captures>>,
     /// The router's ports towards instances.
     pub ports: Arc<PortAllocator>,
     /// One line: where the data path is attached, or why it is not loaded.

@@ -4,6 +4,7 @@
 //! maps over and exchanges the programs behind the links in one step, so no packet meets a gap.
 
 mod live;
+mod samples;
 mod shadow;
 
 use std::collections::{BTreeSet, HashSet};
@@ -33,6 +34,7 @@ use super::balance::{self, FLOWS_PER_BUCKET};
 use super::mapped::Mapped;
 
 pub use live::LiveMaps;
+pub use samples::Samples;
 pub use shadow::{Copies, LONGEST_FRAME, Shadow, Step, Word, shortest_frame};
 
 /// The compiled kernel programs, as an ELF object.
@@ -200,6 +202,7 @@ pub struct Opened {
     pub next_hops: Mapped<NextHop>,
     pub links: Mapped<Link>,
     pub balance: balance::Maps,
+    pub samples: Samples,
     /// Maps of an earlier daemon were taken over.
     pub adopted: bool,
 }
@@ -273,6 +276,7 @@ impl Kernel {
         let next_hops = mapped(take(&mut ebpf, "NEXT_HOPS")?)?;
         let links = mapped(take(&mut ebpf, "LINKS")?)?;
         let balance = balance_maps(&mut ebpf)?;
+        let samples = Samples::take(&mut ebpf)?;
         let kernel = Self {
             keys,
             syn_options,
@@ -284,7 +288,7 @@ impl Kernel {
             layer4,
             ebpf,
         };
-        Ok(Opened { kernel, flows, next_hops, links, balance, adopted })
+        Ok(Opened { kernel, flows, next_hops, links, balance, samples, adopted })
     }
 
     /// Inserts a key that must not exist yet.

@@ -13,6 +13,7 @@ use router_common::path::syn_options::{ERASE_SACK, ERASE_TIMESTAMPS};
 use socket2::SockRef;
 
 use super::balance;
+use super::capture::KernelCaptures;
 use super::custody::{self, Outlook, Ward, Wards};
 use super::expiry::{self, Fate};
 use super::kernel::{InsertError, Kernel, KernelError, KernelSettings, Opened};
@@ -42,6 +43,7 @@ pub struct KernelFlowTable {
     next_hops: Arc<NextHopTable>,
     slots: Mutex<Slots>,
     wards: Wards,
+    captures: Arc<KernelCaptures>,
     idle_timeout: Duration,
 }
 
@@ -62,7 +64,7 @@ impl KernelFlowTable {
         ports: &PortAllocator,
         session: impl Fn(SocketAddr) -> Option<Session>,
     ) -> Result<(Arc<Self>, balance::Maps, Adopted), KernelError> {
-        let Opened { kernel, flows, next_hops, links, balance, adopted } = Kernel::open(settings)?;
+        let Opened { kernel, flows, next_hops, links, balance, samples, adopted } = Kernel::open(settings)?;
         let io_error = |doing: &str| {
             let doing = doing.to_owned();
             move |source| KernelError::Io { doing, source }
@@ -77,6 +79,7 @@ impl KernelFlowTable {
             next_hops: Arc::new(next_hops),
             slots: Mutex::new(slots),
             wards: Wards::default(),
+            captures: Arc::new(KernelCaptures::new(samples)),
             idle_timeout,
         });
         let adopted = table.adopt(ports, session);
@@ -87,6 +90,11 @@ impl KernelFlowTable {
     /// The next hops that flows name.
     pub fn next_hops(&self) -> &Arc<NextHopTable> {
         &self.next_hops
+    }
+
+    /// Samples of packets that are not carried on.
+    pub fn captures(&self) -> &Arc<KernelCaptures> {
+        &self.captures
     }
 
     pub(super) fn kernel(&self) -> &Kernel {
@@ -131,6 +139,7 @@ impl KernelFlowTable {
             while let Some(table) = table.upgrade() {
                 table.sweep();
                 table.kernel.flush_log();
+                table.captures.end_if_forgotten();
                 drop(table);
                 std::thread::sleep(SWEEP);
             }

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use router_common::abi::balance;
+use router_common::abi::capture::{CaptureBudget, Wanted};
 use router_common::abi::flow::Flow;
 use router_common::abi::next_hop::NextHop;
 
@@ -38,6 +39,11 @@ unsafe impl SharedWithKernel for balance::Link {}
 unsafe impl SharedWithKernel for balance::FlowBucket {}
 // SAFETY: atomics only, 64 bytes.
 unsafe impl SharedWithKernel for balance::ReplyBucket {}
+
+// SAFETY: atomics only, 8 bytes.
+unsafe impl SharedWithKernel for Wanted {}
+// SAFETY: atomics only, 8 bytes.
+unsafe impl SharedWithKernel for CaptureBudget {}
 
 /// All values of a map made with BPF_F_MMAPABLE.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 //! `table` is the interface that the proxy and the control socket see; `kernel` is the only module that names aya.
 
 pub mod balance;
+pub mod capture;
 mod custody;
 mod expiry;
 pub mod kernel;

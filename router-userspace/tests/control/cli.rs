@@ -376,6 +376,7 @@ fn the_quickstart_explains_its_own_requests() {
         flows: None,
         layer4: None,
         tracer: None,
+        captures: None,
         ports: Arc::new(router::flows::ports::PortAllocator::new(20_000..=20_009)),
         datapath: "not loaded: this is a test".to_owned(),
         heads: Box::new(Heads),

@@ -165,6 +165,7 @@ impl Daemon {
 
             layer4: None,
             tracer: Some(Arc::new(crate::whereabouts::FixedTracer)),
+            captures: Some(Arc::new(crate::capture::FixedCaptures::default())),
             ports: Arc::new(ports),
             datapath: "TCX ingress on eth0, eth1".to_owned(),
             heads: Box::new(Heads),

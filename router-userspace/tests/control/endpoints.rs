@@ -351,6 +351,7 @@ fn a_daemon_without_a_data_path_says_why_and_has_no_flows() {
         flows: None,
         layer4: None,
         tracer: None,
+        captures: None,
         ports: std::sync::Arc::clone(&old.ports),
         datapath: "not loaded: no permission to load BPF programs".to_owned(),
         heads: Box::new(crate::daemon::Heads),

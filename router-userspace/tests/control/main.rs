@@ -1,5 +1,6 @@
 //! The control socket and `routerctl` against a server in this process, with a routing table made by hand.
 
+mod capture;
 mod changes;
 mod cli;
 mod configurator;

@@ -24,7 +24,7 @@ fn every_path_in_the_manual_is_answered() {
     let daemon = Daemon::start();
     let manual = manual();
     let rows = first_cells(&manual, "| request | answer |");
-    assert_eq!(rows.len(), 17);
+    assert_eq!(rows.len(), 18);
     for row in rows {
         let (method, path) = row[0].split_once(' ').unwrap();
         let body = match row[0] {

@@ -20,7 +20,7 @@ use super::routes::Refusal;
 use super::state::State;
 use crate::core::table::RoutingTable;
 use crate::flows::trace::{Entrance, Trace, TraceError, Traces, Word};
-use summary::summary;
+pub use summary::summary;
 
 /// The longest frame that is filled up with zeros: beyond, nothing can be asked anyway.
 const MAX_FRAME: u32 = 65_535 + 14;
