@@ -1,5 +1,6 @@
 //! `routerctl where`: what it answers is what the packet then does, and nothing has changed by the question.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use support::{Entry, Router, Scene, TestLab, pinned, router};
 support::over_both_families! {
     new_and_known_packets_of_each_mode_go_where_they_were_said_to_go
     packets_that_go_nowhere_are_said_to
+    explain_names_the_rule_of_a_client_and_the_instance_that_its_packets_go_to
     a_handed_off_connection_is_followed_in_both_directions
 }
 
@@ -351,4 +353,69 @@ fn a_handed_off_connection_is_followed_in_both_directions(family: Family) {
     wire.socket.send(&frame).unwrap();
     backend.receives(&BASE64.decode(answer["fate"]["leaves"]["frame"].as_str().unwrap().as_bytes()).unwrap());
     assert_eq!(connection.get("/files/64k").unwrap().body.len(), 64 << 10);
+}
+
+fn explain_names_the_rule_of_a_client_and_the_instance_that_its_packets_go_to(family: Family) {
+    let modes = Modes::new(family);
+    let explain = |listener: &str, client: IpAddr, port: u16| {
+        let (client, port) = (client.to_string(), port.to_string());
+        let asked = ["explain", "--listener", listener, "--client", &client, "--client-port", &port];
+        modes.router.ctl(asked)
+    };
+    let own = family.address(Host::Client);
+    let mut instances = BTreeSet::new();
+    for (mode, port, _) in MODES {
+        for (source, protocol, kind) in
+            (40_000..40_008).flat_map(|source| [(source, "tcp", Kind::Syn), (source, "udp", Kind::Datagram)])
+        {
+            let explained = explain(&format!("{protocol}-{mode}"), own, source);
+            let (outcome, rule) =
+                (&explained["outcome"], explained["rules"].as_array().unwrap().last().unwrap());
+            assert_eq!(
+                (&outcome["kind"], &outcome["rule"]),
+                (&"instance".into(), &mode.into()),
+                "{explained}"
+            );
+            assert_eq!((&rule["name"], &rule["result"]), (&mode.into(), &"matched".into()), "{explained}");
+            let chosen: Vec<_> = explained["instances"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|one| one["chosen"] == true)
+                .collect();
+            assert_eq!((chosen.len(), &chosen[0]["name"]), (1, &outcome["instance"]), "{explained}");
+            let (client, vip) = (SocketAddr::new(own, source), SocketAddr::new(family.vip(), port));
+            let frame = modes.client.frame(kind, client, vip, b"");
+            let went = modes.ask_and_send(&modes.client, &frame, "client");
+            assert_eq!(went["fate"]["instance"], outcome["instance"], "{explained}");
+            instances.insert(outcome["instance"].to_string());
+        }
+    }
+    assert_eq!(instances.len(), 8, "each instance of each mode has been named: {instances:?}");
+
+    let refused = explain("tcp-snat", stranger(family), 5);
+    let outcome = &refused["outcome"];
+    assert_eq!(
+        (&outcome["kind"], &outcome["reason"]),
+        (&"not-placed".into(), &"l4_denied".into()),
+        "{refused}"
+    );
+    assert_eq!(outcome["rule"], "strangers", "{refused}");
+    let because =
+        refused["rules"].as_array().unwrap().last().unwrap()["because"].as_str().unwrap().to_owned();
+    assert!(because.contains(&format!("clients of {}", stranger(family))), "{because}");
+
+    for number in [1, 2] {
+        modes.router.ctl(["instance", "set", &format!("snat{number}"), "--state", "maintenance"]);
+    }
+    let mut last = Value::Null;
+    modes.router.eventually(PATIENCE, "nobody serves", |_| {
+        last = explain("tcp-snat", own, 50_000);
+        last["outcome"]["kind"] == "unavailable"
+    });
+    assert_eq!(
+        (&last["outcome"]["action"], &last["outcome"]["rule"]),
+        (&"reset".into(), &"snat".into()),
+        "{last}"
+    );
 }

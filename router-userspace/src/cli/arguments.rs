@@ -179,6 +179,9 @@ pub(super) struct Question {
     /// The client's address
     #[arg(long, value_name = "ADDRESS")]
     pub(super) client: IpAddr,
+    /// On a Layer-4 listener: the client's port; without it any
+    #[arg(long, value_name = "PORT")]
+    pub(super) client_port: Option<u16>,
     /// Path and query of the request, as they stand in its first line
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub(super) path: String,

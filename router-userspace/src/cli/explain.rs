@@ -21,6 +21,7 @@ pub(super) fn run(
     let request = ExplainRequest {
         listener: question.listener.clone(),
         client: question.client,
+        client_port: question.client_port,
         method: question.method.clone(),
         path: question.path.clone(),
         http_version: question.http_version.clone(),
@@ -43,6 +44,9 @@ fn print(request: &ExplainRequest, explanation: &Explanation, out: &mut dyn Writ
         let alpn = request.alpn.join(", ");
         let offering = if alpn.is_empty() { String::new() } else { format!(", offering {alpn},") };
         writeln!(out, "TLS for {name}{offering} from {client} on listener {listener}")?;
+    } else if explanation.normalised_path.is_none() && !explanation.rules.is_empty() {
+        let port = request.client_port.map(|port| format!(", port {port},")).unwrap_or_default();
+        writeln!(out, "a new flow from {client}{port} to listener {listener}")?;
     } else {
         writeln!(out, "{method} {path} from {client} on listener {listener}")?;
     }
@@ -177,6 +181,13 @@ fn outcome(explanation: &Explanation) -> String {
                 None => reaction.to_owned(),
             };
             format!("rule {rule} selects it, but no instance of pool {pools} can serve: {reaction}")
+        }
+        ExplainedOutcome::NotPlaced { rule, reason, description, dropped } => {
+            let fate =
+                if *dropped { "it is dropped" } else { "the stack answers with a reset or an ICMP error" };
+            format!(
+                "rule {rule} selects it, and the kernel programs do not place it: {reason}: {description}: {fate}"
+            )
         }
         ExplainedOutcome::AmbiguousPath { raw_rule, normalised_rule } => format!(
             "refused with status 400: the path as sent selects rule {raw_rule}, normalised it selects {normalised_rule}"

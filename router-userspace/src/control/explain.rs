@@ -1,8 +1,12 @@
 //! Answering `explain`: a head as a client would send it, read by the listeners' own parser, decided by the decision
 //! core's own code, and the trace in words.
 
+mod layer4;
+
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use axum::http::StatusCode;
 use router_common::abi::reason::RefuseReason;
 
 use super::flows::unknown;
@@ -20,7 +24,19 @@ use crate::core::request::{ClientHello, HttpRequest, Protocol, Request};
 use crate::core::table::{RoutingTable, RuleRef};
 
 /// The decision for a request now, or why the question makes no sense.
-pub fn explain(state: &State, asked: &ExplainRequest) -> Result<Explanation, Refusal> {
+pub async fn ask(state: Arc<State>, asked: ExplainRequest) -> Result<Explanation, Refusal> {
+    // For Layer 4 the kernel programs may have to be loaded first.
+    let explained = tokio::task::spawn_blocking(move || explain(&state, &asked)).await;
+    explained.unwrap_or_else(|error| {
+        Err(Refusal::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("the question could not be answered: {error}"),
+            "see the daemon's log, and please report this",
+        ))
+    })
+}
+
+fn explain(state: &State, asked: &ExplainRequest) -> Result<Explanation, Refusal> {
     let listeners = state.listeners.load();
     let listener = listeners.iter().find(|listener| listener.name == asked.listener).ok_or_else(|| {
         let known: Vec<_> = listeners.iter().map(|listener| listener.name.as_str()).collect();
@@ -39,8 +55,21 @@ pub fn explain(state: &State, asked: &ExplainRequest) -> Result<Explanation, Ref
             path,
         )
     };
+    let is_layer4 = ["tcp", "udp"].contains(&listener.protocol.as_str());
+    if is_layer4 {
+        no_http(asked, listener)?;
+        no_tls(asked, listener)?;
+        return layer4::explain(state, &table, listener, asked, decide(None, None));
+    }
+    if asked.client_port.is_some() {
+        let error = format!(
+            "listener {} speaks {}: the client's port selects nothing",
+            listener.name, listener.protocol
+        );
+        return Err(Refusal::bad_request(error, "leave client_port out"));
+    }
     if listener.protocol == Protocol::Tls.name() {
-        no_http(asked)?;
+        no_http(asked, listener)?;
         let name = asked.server_name.as_deref().map(|name| state.heads.server_name(name)).transpose();
         let alpn: Vec<&[u8]> = asked.alpn.iter().map(|protocol| protocol.as_bytes()).collect();
         return Ok(match name {
@@ -48,11 +77,7 @@ pub fn explain(state: &State, asked: &ExplainRequest) -> Result<Explanation, Ref
             Err(reason) => refused(reason),
         });
     }
-    if asked.server_name.is_some() || !asked.alpn.is_empty() {
-        let error = format!("listener {} speaks http: it reads no server name and no ALPN", listener.name);
-        return Err(Refusal::bad_request(error, "give the host as a header field: Host: NAME"));
-    }
-
+    no_tls(asked, listener)?;
     let head = head(asked, listener)?;
     let mut explanation = None;
     let read =
@@ -64,16 +89,38 @@ pub fn explain(state: &State, asked: &ExplainRequest) -> Result<Explanation, Ref
     }
 }
 
-/// Of a connection that is encrypted nobody sees a request.
-fn no_http(asked: &ExplainRequest) -> Result<(), Refusal> {
-    let ExplainRequest { listener, method, path, http_version, headers, .. } = asked;
+/// Of a connection that is encrypted, or carried packet by packet, nobody sees a request.
+fn no_http(asked: &ExplainRequest, listener: &Listener) -> Result<(), Refusal> {
+    let ExplainRequest { method, path, http_version, headers, .. } = asked;
     let is_default = method == "GET" && path == "/" && http_version == "1.1" && headers.is_empty();
     if is_default {
         return Ok(());
     }
+    let Listener { name, protocol, .. } = listener;
+    let help = if protocol == Protocol::Tls.name() {
+        "give server_name and alpn, or nothing"
+    } else {
+        "give client_port, or nothing"
+    };
     Err(Refusal::bad_request(
-        format!("listener {listener} speaks tls: it reads no method, path, version or header field"),
-        "give server_name and alpn, or nothing",
+        format!("listener {name} speaks {protocol}: it reads no method, path, version or header field"),
+        help,
+    ))
+}
+
+fn no_tls(asked: &ExplainRequest, listener: &Listener) -> Result<(), Refusal> {
+    if asked.server_name.is_none() && asked.alpn.is_empty() {
+        return Ok(());
+    }
+    let Listener { name, protocol, .. } = listener;
+    let help = if protocol == "http" {
+        "give the host as a header field: Host: NAME"
+    } else {
+        "give client_port, or nothing"
+    };
+    Err(Refusal::bad_request(
+        format!("listener {name} speaks {protocol}: it reads no server name and no ALPN"),
+        help,
     ))
 }
 

@@ -135,7 +135,7 @@ async fn explain_request(
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<Explanation> {
     let request: ExplainRequest = parse(body)?;
-    explain::explain(&state, &request).map(Json)
+    explain::ask(state, request).await.map(Json)
 }
 
 async fn where_packets_go(

@@ -14,6 +14,9 @@ pub struct ExplainRequest {
     pub listener: String,
     /// The client's address.
     pub client: IpAddr,
+    /// On a Layer-4 listener, the client's port; without it any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_port: Option<u16>,
     #[serde(default = "default_method")]
     pub method: String,
     /// The request target as it stands in the request line, with its query: `/gis/map?x=1`.
@@ -100,6 +103,8 @@ pub enum ExplainedOutcome {
     Deny { rule: String, status: u16 },
     /// Nobody can serve it, and this is done instead (`503`, `reset`, `silent` or `queue:DURATION`).
     Unavailable { rule: String, pools: Vec<String>, action: String },
+    /// A Layer-4 listener's packet path does not place it; see `GET /v1/reasons`. Unless it is dropped, the stack answers with a reset or an ICMP error.
+    NotPlaced { rule: String, reason: String, description: String, dropped: bool },
     /// The raw and the normalised path would select different rules: it is refused with 400.
     AmbiguousPath { raw_rule: String, normalised_rule: String },
 }

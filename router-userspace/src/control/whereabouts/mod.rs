@@ -13,8 +13,8 @@ use router_common::abi::trace::SaidVerdict;
 
 use super::flows::listens_for;
 use super::protocol::{
-    AskedPacket, CapturedFrame, Fate, Leaving, Listener, MAX_ASKED_PACKETS, PacketSummary, PacketVerdict,
-    ProgramWord, WhereAnswer, WhereRequest, Whereabouts,
+    AskedPacket, CapturedFrame, DescribedPacket, Fate, Leaving, Listener, MAX_ASKED_PACKETS, PacketSummary,
+    PacketVerdict, ProgramWord, WhereAnswer, WhereRequest, Whereabouts,
 };
 use super::routes::Refusal;
 use super::state::State;
@@ -38,14 +38,32 @@ pub async fn ask(state: Arc<State>, request: WhereRequest) -> Result<WhereAnswer
     })
 }
 
-fn answer(state: &State, request: &WhereRequest) -> Result<WhereAnswer, Refusal> {
-    let Some(tracer) = state.tracer.as_deref() else {
-        return Err(Refusal::new(
+/// What becomes of a described packet, by whatever interface it comes if its own is not known.
+pub fn of_new_packet(state: &State, described: &DescribedPacket) -> Result<Fate, Refusal> {
+    let tracer = tracer(state)?;
+    let (table, listeners) = (state.table.load(), state.listeners.load());
+    let teller = Teller { tracer, table: &table, listeners: &listeners };
+    let from_there = tracer.entrance_from(described.source.ip());
+    let entrance = from_there.or_else(|| tracer.entrances().into_iter().next());
+    let entrance = entrance.map_or_else(|| teller.entrance(None, Some(described.source.ip())), Ok)?;
+    let frame = describe::frame(described, &entrance, None)?;
+    let told = teller.follow(&frame, frame.len() as u32, &entrance)?;
+    // The daemon's own packets are neither too short nor too long.
+    told.fate.ok_or_else(|| Refusal::bad_request(told.error.unwrap_or_default(), "ask about another packet"))
+}
+
+fn tracer(state: &State) -> Result<&dyn Traces, Refusal> {
+    state.tracer.as_deref().ok_or_else(|| {
+        Refusal::new(
             StatusCode::CONFLICT,
             format!("there are no kernel programs to ask: {}", state.datapath),
             "every connection is relayed; `routerctl explain` says where a request would go",
-        ));
-    };
+        )
+    })
+}
+
+fn answer(state: &State, request: &WhereRequest) -> Result<WhereAnswer, Refusal> {
+    let tracer = tracer(state)?;
     if request.packets.len() > MAX_ASKED_PACKETS {
         return Err(Refusal::bad_request(
             format!("{} packets at once", request.packets.len()),
