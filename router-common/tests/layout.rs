@@ -9,7 +9,8 @@ use router_common::abi::flow::{
 };
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef, Side};
 use router_common::abi::next_hop::{AF_INET, AF_INET6, NextHop};
-use router_common::abi::reason::PacketReason;
+use router_common::abi::reason::{PacketReason, XdpReason};
+use router_common::abi::xdp::Interface;
 use router_common::path::syn_options::{ERASE_SACK, ERASE_TIMESTAMPS};
 
 /// A line of each field's offset behind one of the type's size and alignment.
@@ -60,6 +61,7 @@ fn layout() -> String {
         layout!(text, Affinity { instance seen });
         layout!(text, NewFlows { began count scratch reserved });
     }
+    layout!(text, Interface { ethernet sends reserved });
     let traits = Translation::pack_traits(0, 1, 1);
     let flags = [FLAG_LIVE, FLAG_DIRECT, FLAG_TIMESTAMPS, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6];
     writeln!(text, "traits {flags:?}, scales {traits:#x}").unwrap();
@@ -68,6 +70,8 @@ fn layout() -> String {
     writeln!(text, "erased from a SYN {:?}", [ERASE_TIMESTAMPS, ERASE_SACK]).unwrap();
     let reasons: Vec<_> = PacketReason::ALL.iter().map(|reason| reason.name()).collect();
     writeln!(text, "packets by {}", reasons.join(" ")).unwrap();
+    let reasons: Vec<_> = XdpReason::ALL.iter().map(|reason| reason.name()).collect();
+    writeln!(text, "frames by {}", reasons.join(" ")).unwrap();
     text
 }
 

@@ -16,6 +16,8 @@ mod egress;
 #[cfg(target_arch = "bpf")]
 mod flows;
 #[cfg(target_arch = "bpf")]
+mod frame;
+#[cfg(target_arch = "bpf")]
 mod layer4;
 #[cfg(target_arch = "bpf")]
 mod maps;
@@ -24,12 +26,16 @@ mod packet;
 #[cfg(target_arch = "bpf")]
 mod routes;
 #[cfg(target_arch = "bpf")]
+mod scratch;
+#[cfg(target_arch = "bpf")]
 mod trace;
+#[cfg(target_arch = "bpf")]
+mod xdp;
 
 #[cfg(target_arch = "bpf")]
 mod programs {
-    use aya_ebpf::macros::classifier;
-    use aya_ebpf::programs::TcContext;
+    use aya_ebpf::macros::{classifier, xdp};
+    use aya_ebpf::programs::{TcContext, XdpContext};
     use router_common::abi::reason::PacketReason;
     use router_common::path::Verdict;
     use router_common::path::stray_ending::is_stray;
@@ -53,6 +59,18 @@ mod programs {
     #[classifier]
     pub fn router_ingress(ctx: TcContext) -> i32 {
         routes::carry(ctx.skb.skb)
+    }
+
+    /// Frames of handed-off connections are translated and sent on before the stack; it and [`router_ingress`] get all others.
+    #[xdp]
+    pub fn router_xdp(ctx: XdpContext) -> u32 {
+        crate::xdp::carry(ctx.ctx)
+    }
+
+    /// The same for hosts with Layer-4 listeners.
+    #[xdp]
+    pub fn router_xdp_layer4(ctx: XdpContext) -> u32 {
+        crate::xdp::balance_or_carry(ctx.ctx)
     }
 
     /// Erases options from the SYNs of connections to instances whose client did not offer them, and stops endings of

@@ -1,7 +1,7 @@
 //! The maps that the daemon fills and adopts. All are pinned by name; their sizes are set at load time.
 
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{Array, DevMap, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use router_common::abi::balance::{
     Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, Link, MAX_GROUPS, MAX_INSTANCES,
     MAX_LINKS, MAX_SERVICES, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings,
@@ -10,8 +10,9 @@ use router_common::abi::capture::{CaptureBudget, Wanted};
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use router_common::abi::next_hop::NextHop;
-use router_common::abi::reason::PacketReason;
+use router_common::abi::reason::{PacketReason, XdpReason};
 use router_common::abi::trace::Said;
+use router_common::abi::xdp::{Interface, MAX_INTERFACES};
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::options::Scratch;
@@ -121,3 +122,15 @@ pub static CAPTURE_BUDGET: Array<CaptureBudget> = Array::with_max_entries(1, BPF
 /// Samples of them: about two hundred at a time.
 #[map]
 pub static CAPTURED: RingBuf = RingBuf::with_byte_size(64 * 1024, 0);
+
+/// Interfaces as XDP must know them.
+#[map]
+pub static XDP_INTERFACES: Array<Interface> = Array::pinned(MAX_INTERFACES, BPF_F_MMAPABLE);
+
+/// Those that XDP sends by; each under its own index.
+#[map]
+pub static XDP_DEVICES: DevMap = DevMap::pinned(MAX_INTERFACES, 0);
+
+/// Frames that XDP has met, by [`XdpReason`].
+#[map]
+pub static XDP_FRAMES: PerCpuArray<u64> = PerCpuArray::pinned(XdpReason::COUNT as u32, 0);

@@ -17,9 +17,8 @@ use router_common::wire::Wire;
 use router_common::wire::checksum::Diff;
 use router_common::wire::ipv4::Ipv4;
 use router_common::wire::ipv6::Ipv6;
-use router_common::wire::tcp::Tcp;
 
-use crate::maps::OPTIONS_SCRATCH;
+use crate::scratch;
 
 /// `linux/if_packet.h`
 const PACKET_HOST: u32 = 0;
@@ -128,23 +127,10 @@ impl Packet for Skb<'_> {
     where
         Self: 's,
     {
-        let scratch = OPTIONS_SCRATCH.get_ptr_mut(0)?;
-        // SAFETY: the scratch memory belongs to this CPU, and programs at TC hooks run with bottom halves off, so nothing
-        // else uses it before this program ends. The buffer has `MAX_OPTIONS` bytes and `len` is at most that.
-        unsafe {
-            // Through memory, so that the bounds check below is made by the program and not only proved by the compiler:
-            // the verifier must see it.
-            (*scratch).len.set(len as u32);
-            let len = (*scratch).len.get();
-            if len == 0 || len > Tcp::MAX_OPTIONS as u32 {
-                return None;
-            }
-            let bytes = (&raw mut (*scratch).bytes).cast();
-            if bpf_skb_load_bytes(self.ctx.as_ptr().cast(), offset as u32, bytes, len) != 0 {
-                return None;
-            }
-            Some(&*scratch)
-        }
+        scratch::load_options(len, |bytes, len| {
+            // SAFETY: `bytes` has room for `len` bytes; the helper checks the range in the packet.
+            unsafe { bpf_skb_load_bytes(self.ctx.as_ptr().cast(), offset as u32, bytes, len) == 0 }
+        })
     }
 
     #[inline(always)]

@@ -41,6 +41,7 @@ use crate::core::counters::Counters;
 use crate::core::preload::Planner;
 use crate::core::table::RoutingTable;
 use crate::flows::ports::{KernelReservation, PortAllocator, reserve_in_kernel};
+use crate::flows::table::FlowTable;
 use crate::probe::{Origin, Prober, preload, watch};
 use crate::proxy::budget::{BudgetLimits, HeadBudget};
 use crate::proxy::decision_log;
@@ -111,8 +112,9 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     let table = Arc::new(ArcSwap::from_pointee(table));
     let counters = Arc::new(Counters::default());
     let ports = Arc::new(PortAllocator::new(datapath.source_ports.clone()));
-    let datapath::Loaded { flows, balancer, tracer, captures, state: datapath_state } =
+    let datapath::Loaded { flows: kernel, balancer, tracer, captures, state: datapath_state } =
         datapath::load(&datapath, &listeners, &table, &ports, arguments.replace);
+    let flows = kernel.clone().map(|flows| flows as Arc<dyn FlowTable>);
     let exemption = flows.as_ref().map(|_| Arc::new(Exemption::prepare(&datapath)));
     if let Some(exemption) = &exemption {
         exemption.install(&listeners, &table.load());
@@ -174,6 +176,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
         context,
         heads: Arc::clone(&heads),
         balance,
+        kernel,
         listeners: Arc::clone(&shown_listeners),
         exemption: exemption.clone(),
     };

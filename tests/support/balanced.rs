@@ -42,13 +42,22 @@ impl Balanced {
 
     /// In a lab that a story has prepared, whose first `instances` backends are instances. `listener` are further lines of each listener.
     pub fn in_lab(lab: TestLab, family: Family, instances: u8, listener: &str) -> Self {
+        Self::in_lab_with(lab, family, instances, "", listener)
+    }
+
+    /// The same with further lines of `[datapath]`.
+    pub fn in_lab_with(lab: TestLab, family: Family, instances: u8, datapath: &str, listener: &str) -> Self {
         let servers = Server::on_each(&lab, family, instances);
-        Self::built(lab, servers, family, instances, ("", listener, ""), (TCP_PORT, QUESTIONS))
+        Self::built(lab, servers, family, instances, (datapath, listener, ""), (TCP_PORT, QUESTIONS))
     }
 
     /// Instances answer clients directly, from the VIP.
     pub fn direct(family: Family, source: &str) -> Self {
-        let lab = TestLab::with_backends(2);
+        Self::direct_in(TestLab::with_backends(2), family, source, "")
+    }
+
+    /// The same in a lab of two backends that a story has prepared, with further lines of `[datapath]`.
+    pub fn direct_in(lab: TestLab, family: Family, source: &str, datapath: &str) -> Self {
         let vip = family.vip();
         // What comes back through the gateway comes from one of its own addresses.
         for key in ["net.ipv4.conf.all.accept_local", "net.ipv4.conf.backends.accept_local"] {
@@ -68,7 +77,14 @@ impl Balanced {
                 Server::start(&lab, number, vip, UDP_PORT)
             })
             .collect();
-        Self::built(lab, servers, family, 2, ("", &format!("source = \"{source}\""), ""), (80, UDP_PORT))
+        Self::built(
+            lab,
+            servers,
+            family,
+            2,
+            (datapath, &format!("source = \"{source}\""), ""),
+            (80, UDP_PORT),
+        )
     }
 
     /// With the ports of the TCP listener and of the UDP instances.
@@ -130,7 +146,16 @@ impl Balanced {
     }
 
     pub fn packets(&self, reason: &str) -> u64 {
-        let series = format!("router_packets_total{{reason=\"{reason}\"}} ");
+        self.metric("packets", reason)
+    }
+
+    /// Frames that XDP has met and done this with.
+    pub fn xdp_frames(&self, reason: &str) -> u64 {
+        self.metric("xdp_frames", reason)
+    }
+
+    fn metric(&self, name: &str, reason: &str) -> u64 {
+        let series = format!("router_{name}_total{{reason=\"{reason}\"}} ");
         let metrics = self.router.metrics();
         metrics.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
     }

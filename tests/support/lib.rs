@@ -26,6 +26,7 @@ pub mod unix;
 mod unruly;
 pub mod unwrapper;
 mod watchdog;
+pub mod xdp;
 
 pub use connection::Connection;
 pub use curl::{Curl, Reply};

@@ -171,6 +171,11 @@ impl Scene {
         self.metric(&format!("router_packets_total{{reason=\"{reason}\"}}"))
     }
 
+    /// Frames that XDP has met and done this with.
+    pub fn xdp_frames(&self, reason: &str) -> u64 {
+        self.metric(&format!("router_xdp_frames_total{{reason=\"{reason}\"}}"))
+    }
+
     /// A value from `/metrics`, by the name and labels of its line; 0 if there is no such line.
     pub fn metric(&self, series: &str) -> u64 {
         let metrics = self.router.metrics();

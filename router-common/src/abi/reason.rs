@@ -119,6 +119,26 @@ reasons! {
         L4NoRoute = "l4_no_route",
         /// An ICMP error about a Layer-4 flow's packet, sent on to who sent that packet.
         L4ErrorForwarded = "l4_error_forwarded",
+        /// Changed by XDP already when the neighbour's address or the interface was lost.
+        XdpWayLost = "xdp_way_lost",
+    }
+}
+
+reasons! {
+    /// What XDP did with a frame, or why it left it, unchanged, to the stack and the TC programs. (Packets are counted by [`PacketReason`] as well, by whoever decides.)
+    XdpReason {
+        /// Changed and sent on, past the stack.
+        Carried = "carried",
+        /// Dropped.
+        Dropped = "dropped",
+        /// Left to the stack: no packet of a flow that goes straight on.
+        NotCarried = "not_carried",
+        /// Left to the stack: the next hop's link-layer address is not known, or its interface does not send what XDP gives to it.
+        NoWayOut = "no_way_out",
+        /// Left to the stack: longer than the MTU of its way out, put together from packets, or its sender is to be told.
+        TooLong = "too_long",
+        /// Left to the stack: its checksum was left to a network card, which XDP cannot pass on.
+        PartialChecksum = "partial_checksum",
     }
 }
 

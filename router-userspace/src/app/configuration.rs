@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use socket2::Socket;
 
 use super::balance::Balance;
+use super::datapath;
 use super::exemption::Exemption;
 use super::heads::Heads;
 use super::listeners;
@@ -26,6 +27,7 @@ use crate::core::pool::PoolId;
 use crate::core::preload::Planner;
 use crate::core::registry::RegistrationError;
 use crate::core::table::RoutingTable;
+use crate::flows::kernel_table::KernelFlowTable;
 use crate::probe::Prober;
 use crate::proxy::listener::{self, ListenError, Workers};
 use crate::proxy::settings::{Context, Listener, ListenerSettings};
@@ -41,6 +43,8 @@ pub struct Parts {
     /// With which instances report.
     pub tokens: Arc<Tokens>,
     pub balance: Arc<Balance>,
+    /// `None` without a packet path.
+    pub kernel: Option<Arc<KernelFlowTable>>,
     /// As the control socket shows them.
     pub listeners: Arc<ArcSwap<Vec<protocol::Listener>>>,
     /// `None` without a packet path.
@@ -185,6 +189,9 @@ impl Configuration {
         parts.preloads.lock().unwrap_or_else(PoisonError::into_inner).begin_stopped_anew(Instant::now());
 
         parts.tokens.replace(plan.reports.map_or_else(Vec::new, |reports| reports.tokens));
+        if let Some(kernel) = &parts.kernel {
+            kernel.attach_anew(&datapath::wishes(&plan.datapath));
+        }
         parts.heads.replace(&plan.listeners);
         parts.listeners.store(Arc::new(plan.listeners.iter().map(Into::into).collect()));
         let serving = |settings| Arc::new(Listener { context: Arc::clone(&parts.context), settings });

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_indextoname};
 
-use crate::config::{DatapathPlan, Interfaces, ListenerPlan};
+use crate::config::{self, DatapathPlan, Interfaces, ListenerPlan};
 use crate::core::session::Session;
 use crate::core::table::RoutingTable;
 use crate::flows::balance::{self, BalanceSettings, Balancer};
@@ -20,11 +20,12 @@ use crate::flows::netlink::{Netlink, interface_towards};
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::FlowTable;
 use crate::flows::trace::Tracer;
+use crate::flows::xdp::{Attach, Wishes};
 
 /// How the data path stands.
 pub struct Loaded {
     /// `None` without a kernel data path; the daemon then goes on by relaying.
-    pub flows: Option<Arc<dyn FlowTable>>,
+    pub flows: Option<Arc<KernelFlowTable>>,
     pub balancer: Option<Arc<Balancer>>,
     pub tracer: Option<Arc<Tracer>>,
     pub captures: Option<Arc<KernelCaptures>>,
@@ -60,6 +61,7 @@ pub fn load(
             },
         },
         pin_dir: plan.pin_dir.clone(),
+        attach: wishes(plan),
         max_flows: plan.max_flows,
         replace,
         balance: layer4.then(|| BalanceSizes {
@@ -117,6 +119,20 @@ fn warn_of_super_packets(flows: &KernelFlowTable) {
                 "handed-off IPv6 connections break on packets of more than 64 KiB: set `ip link set {name} gro_max_size 65536`"
             );
         }
+    }
+}
+
+/// Where the configuration wants interfaces' packets to be met.
+pub fn wishes(plan: &DatapathPlan) -> Wishes {
+    let of = plan.attach_of.iter().map(|(name, attach)| (name.clone(), wish(*attach)));
+    Wishes { everywhere: wish(plan.attach), of: of.collect() }
+}
+
+fn wish(attach: config::Attach) -> Attach {
+    match attach {
+        config::Attach::Auto => Attach::Auto,
+        config::Attach::Xdp => Attach::Xdp,
+        config::Attach::Tc => Attach::Tc,
     }
 }
 

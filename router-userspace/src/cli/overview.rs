@@ -26,6 +26,13 @@ pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
             writeln!(out, "layer 4      {} flows of {}", datapath.l4_flows, datapath.l4_max_flows)?;
         }
     }
+    for (number, at) in datapath.interfaces.iter().enumerate() {
+        let title = if number == 0 { "interfaces" } else { "" };
+        writeln!(out, "{title:<13}{} by {}: {}", at.interface, at.hook, at.reason)?;
+        for advice in &at.advice {
+            writeln!(out, "{:<13}  {BAD}{advice}{BAD:#}", "")?;
+        }
+    }
     let count = &status.connections;
     writeln!(
         out,

@@ -41,6 +41,9 @@ impl How {
 /// Keys of `[daemon]` that take effect without a restart.
 const LIVE_DAEMON_KEYS: &[&str] = &["group", "session_limit"];
 
+/// The same of `[datapath]`.
+const LIVE_DATAPATH_KEYS: &[&str] = &["attach", "interface"];
+
 /// What differs between two valid configurations, without what needs a restart.
 pub fn differences(before: &str, after: &str) -> Vec<Difference> {
     let (before, after) = (parsed(before), parsed(after));
@@ -62,13 +65,14 @@ pub fn differences(before: &str, after: &str) -> Vec<Difference> {
             found.push(Difference { what: key.clone(), name: String::new(), how: How::Changed, detail });
         }
     }
-    let (old, new) = (before.get("daemon").unwrap_or(&empty), after.get("daemon").unwrap_or(&empty));
-    let live = changed_keys(old, new, &[]).into_iter();
-    let live =
-        live.filter(|change| LIVE_DAEMON_KEYS.iter().any(|key| change.starts_with(&format!("{key} "))));
-    let detail = live.collect::<Vec<_>>().join(", ");
-    if !detail.is_empty() {
-        found.push(Difference { what: "daemon".to_owned(), name: String::new(), how: How::Changed, detail });
+    for (table, keys) in [("daemon", LIVE_DAEMON_KEYS), ("datapath", LIVE_DATAPATH_KEYS)] {
+        let (old, new) = (before.get(table).unwrap_or(&empty), after.get(table).unwrap_or(&empty));
+        let live = changed_keys(old, new, &[]).into_iter();
+        let live = live.filter(|change| keys.iter().any(|key| change.starts_with(&format!("{key} "))));
+        let detail = live.collect::<Vec<_>>().join(", ");
+        if !detail.is_empty() {
+            found.push(Difference { what: table.to_owned(), name: String::new(), how: How::Changed, detail });
+        }
     }
     found
 }
@@ -81,7 +85,10 @@ pub fn needs_restart(running: &str, after: &str) -> Vec<String> {
         let (old, new) = (running.get(key).unwrap_or(&empty), after.get(key).unwrap_or(&empty));
         changed_keys(old, new, live).into_iter().map(move |change| format!("[{key}] {change}"))
     };
-    of("daemon", LIVE_DAEMON_KEYS).chain(of("datapath", &[])).chain(of("reports", &[])).collect()
+    of("daemon", LIVE_DAEMON_KEYS)
+        .chain(of("datapath", LIVE_DATAPATH_KEYS))
+        .chain(of("reports", &[]))
+        .collect()
 }
 
 fn parsed(text: &str) -> Table {

@@ -47,9 +47,16 @@ pub(super) struct Daemon {
     pub session_limit: Placed<u32>,
 }
 
+/// An interface with a setting of its own.
+pub(super) struct AttachedInterface {
+    pub name: Option<Placed<String>>,
+    pub attach: Option<Placed<Attach>>,
+}
+
 pub(super) struct Datapath {
     pub interfaces: Placed<Interfaces>,
     pub attach: Placed<Attach>,
+    pub interface: Vec<AttachedInterface>,
     pub max_flows: Placed<u32>,
     pub flow_idle_timeout: Placed<Duration>,
     pub pin_dir: Placed<PathBuf>,
@@ -215,8 +222,12 @@ fn daemon(section: Section<'_, '_>) -> Daemon {
 fn datapath(section: Section<'_, '_>) -> Datapath {
     let datapath = Datapath {
         interfaces: interfaces(&section),
-        attach: section
-            .defaulted("attach", values::choice(&[("auto", Attach::Auto), ("tc", Attach::Tc)], &["xdp"])),
+        attach: section.defaulted("attach", values::choice(ATTACH, &[])),
+        interface: section
+            .tables("interface", &schema::INTERFACE)
+            .into_iter()
+            .map(attached_interface)
+            .collect(),
         max_flows: section.defaulted("max_flows", values::integer(1..=16_000_000)),
         flow_idle_timeout: section.defaulted("flow_idle_timeout", values::duration(SECOND..=30 * DAY)),
         pin_dir: section.defaulted("pin_dir", values::path),
@@ -231,6 +242,17 @@ fn datapath(section: Section<'_, '_>) -> Datapath {
     };
     section.finish();
     datapath
+}
+
+const ATTACH: &[(&str, Attach)] = &[("auto", Attach::Auto), ("xdp", Attach::Xdp), ("tc", Attach::Tc)];
+
+fn attached_interface(section: Section<'_, '_>) -> AttachedInterface {
+    let interface = AttachedInterface {
+        name: section.required("name", values::interface),
+        attach: section.required("attach", values::choice(ATTACH, &[])),
+    };
+    section.finish();
+    interface
 }
 
 /// A list of names, or the word "auto".

@@ -79,6 +79,7 @@ pub static DATAPATH: Section = Section {
     keys: &[
         with_default("interfaces", "\"auto\""),
         with_default("attach", "\"auto\""),
+        key("interface", "[{ name = \"eth1\", attach = \"xdp\" }]"),
         with_default("max_flows", "1_000_000"),
         with_default("flow_idle_timeout", "\"1h\""),
         with_default("pin_dir", "\"/sys/fs/bpf/router\""),
@@ -91,6 +92,12 @@ pub static DATAPATH: Section = Section {
         with_default("udp_idle_timeout", "\"1m\""),
         with_default("maglev_size", "65_537"),
     ],
+    later: &[],
+};
+
+pub static INTERFACE: Section = Section {
+    title: "[[datapath.interface]]",
+    keys: &[key("name", "\"eth1\""), key("attach", "\"xdp\"")],
     later: &[],
 };
 
@@ -392,6 +399,7 @@ pub static SECTIONS: &[&Section] = &[
     &THRESHOLDS,
     &AGENT,
     &POOL_REPORTS,
+    &INTERFACE,
     &INSTANCE,
     &INSTANCE_THRESHOLDS,
     &RULE,

@@ -11,8 +11,10 @@ pub enum Interfaces {
 /// Where the packet path is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
-    /// The best place that this version knows, which is TC.
+    /// XDP where the driver has it and nothing speaks for TC, else TC.
     Auto,
+    /// XDP, in the driver or else in the kernel's general code; TC gets what XDP leaves.
+    Xdp,
     /// TC ingress and egress, by TCX (Linux 6.6).
     Tc,
 }

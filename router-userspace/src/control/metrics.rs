@@ -18,6 +18,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use router_common::abi::reason::{
     ControlReason, CookieEvent, InterimEvent, PacketReason, RefuseReason, RelayReason, ReportReason,
+    XdpReason,
 };
 
 use super::state::State;
@@ -162,7 +163,13 @@ fn flows(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
         "packets",
         &help,
         packets.into_iter().map(|(reason, count)| ([("reason", reason)], count)),
-    )
+    )?;
+    let help = meanings(
+        "Frames that XDP has met; each is one of the packets, too",
+        XdpReason::ALL.iter().map(|reason| (reason.name(), reason.description())),
+    );
+    let frames = flows.xdp_frames().into_iter();
+    counts(encoder, "xdp_frames", &help, frames.map(|(reason, count)| ([("reason", reason)], count)))
 }
 
 fn rules(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {

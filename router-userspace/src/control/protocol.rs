@@ -87,6 +87,21 @@ pub struct Datapath {
     /// How many of them the table is made for; 0 without such listeners.
     #[serde(default)]
     pub l4_max_flows: u64,
+    /// Where each interface's packets are met. Absent from older daemons.
+    #[serde(default)]
+    pub interfaces: Vec<Attachment>,
+}
+
+/// Where one interface's packets are met first. What XDP leaves, TC gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    pub interface: String,
+    /// `tc`, `xdp-native` (in the driver) or `xdp-generic`.
+    pub hook: String,
+    /// Why there.
+    pub reason: String,
+    /// What to set so that XDP can do more.
+    pub advice: Vec<String>,
 }
 
 /// Connections and requests since the daemon started, and those open now.

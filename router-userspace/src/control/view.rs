@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use router_common::abi::reason::PacketReason;
 
 use super::protocol::{
-    Connections, Datapath, Instance, Load, Pool, PoolSummary, Reason, Reasons, Rule, Status,
+    Attachment, Connections, Datapath, Instance, Load, Pool, PoolSummary, Reason, Reasons, Rule, Status,
 };
 use super::state::State;
 use crate::core::counters::CountByReason;
@@ -34,6 +34,8 @@ pub fn status(state: &State) -> Status {
             max_flows: flows.map_or(0, |flows| flows.capacity() as u64),
             l4_flows: state.layer4.as_ref().map_or(0, |flows| flows.count() as u64),
             l4_max_flows: state.layer4.as_ref().map_or(0, |flows| flows.capacity() as u64),
+            interfaces: flows
+                .map_or_else(Vec::new, |flows| flows.attachments().into_iter().map(attachment).collect()),
         },
         connections: Connections {
             accepted: counters.accepted.get(),
@@ -49,6 +51,11 @@ pub fn status(state: &State) -> Status {
         relayed: occurred(&counters.relayed, |reason| reason.name()),
         refused: occurred(&counters.refused, |reason| reason.name()),
     }
+}
+
+fn attachment(found: crate::flows::xdp::Attachment) -> Attachment {
+    let crate::flows::xdp::Attachment { interface, hook, reason, advice } = found;
+    Attachment { interface, hook: hook.name().to_owned(), reason, advice }
 }
 
 fn summary(pool: &pool::Pool) -> PoolSummary {

@@ -1,4 +1,4 @@
-//! The kernel programs and their maps: loading, pinning, adopting. The only module that names aya.
+//! The kernel programs and their maps: loading, pinning, adopting. With `xdp` the only module that names aya.
 //!
 //! Programs, links and maps outlive the daemon: links and maps are pinned, and a restarted daemon takes the
 //! maps over and exchanges the programs behind the links in one step, so no packet meets a gap.
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
@@ -32,6 +32,7 @@ use router_common::abi::reason::PacketReason;
 
 use super::balance::{self, FLOWS_PER_BUCKET};
 use super::mapped::Mapped;
+use super::xdp::{Wishes, Xdp};
 
 pub use live::LiveMaps;
 pub use samples::Samples;
@@ -44,7 +45,7 @@ pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), 
 const MAX_NEXT_HOPS: u32 = 4096;
 
 /// Every map that is pinned. `LAYOUT` comes last: its presence tells that the others are complete.
-const PINNED_MAPS: [&str; 20] = [
+const PINNED_MAPS: [&str; 23] = [
     "KEYS",
     "KEYS6",
     "FLOWS",
@@ -64,6 +65,9 @@ const PINNED_MAPS: [&str; 20] = [
     "AFFINITY",
     "NEW_FLOWS",
     "LINKS",
+    "XDP_INTERFACES",
+    "XDP_DEVICES",
+    "XDP_FRAMES",
     "LAYOUT",
 ];
 
@@ -119,6 +123,8 @@ pub struct KernelSettings {
     pub pin_dir: PathBuf,
     /// Greatest number of flows; ignored where maps are adopted.
     pub max_flows: u32,
+    /// Where the interfaces' packets are to be met.
+    pub attach: Wishes,
     /// Start anew instead of adopting: existing handed-off connections end.
     pub replace: bool,
     /// `None` if there is no Layer-4 listener: then its tables are as small as can be.
@@ -184,8 +190,11 @@ pub struct Kernel {
     pin_dir: PathBuf,
     /// The program of Layer-4 listeners is attached too.
     layer4: bool,
+    xdp: Xdp,
+    /// Which XDP program this host needs.
+    xdp_program: &'static str,
     // Keeps the programs loaded even where no link is pinned yet.
-    ebpf: Ebpf,
+    ebpf: Mutex<Ebpf>,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -263,7 +272,13 @@ impl Kernel {
             }
         }
         let names = |hook: &Hook| settings.interfaces.iter().map(|name| hook.link(name)).collect::<Vec<_>>();
-        pins.detach_others(&wanted.flat_map(names).collect())?;
+        let mut links: BTreeSet<String> = wanted.flat_map(names).collect();
+
+        let xdp = xdp(&mut ebpf, &settings.pin_dir)?;
+        let xdp_program = if layer4 { "router_xdp_layer4" } else { "router_xdp" };
+        xdp.attach(xdp_program_of(&mut ebpf, xdp_program), &settings.interfaces, &settings.attach);
+        links.append(&mut xdp.links());
+        pins.detach_others(&links)?;
 
         let keys = ByFamily::take(&mut ebpf, ["KEYS", "KEYS6"])?;
         let syn_options = ByFamily::take(&mut ebpf, ["SYN_OPTIONS", "SYN_OPTIONS6"])?;
@@ -272,9 +287,9 @@ impl Kernel {
         let mut layout: Array<_, u32> =
             take(&mut ebpf, "LAYOUT").and_then(|map| Array::try_from(map).map_err(map_error))?;
         layout.set(0, LAYOUT_VERSION, 0).map_err(map_error)?;
-        let flows = mapped(take(&mut ebpf, "FLOWS")?)?;
-        let next_hops = mapped(take(&mut ebpf, "NEXT_HOPS")?)?;
-        let links = mapped(take(&mut ebpf, "LINKS")?)?;
+        let flows = mapped(of(&ebpf, "FLOWS"))?;
+        let next_hops = mapped(of(&ebpf, "NEXT_HOPS"))?;
+        let links = mapped(of(&ebpf, "LINKS"))?;
         let balance = balance_maps(&mut ebpf)?;
         let samples = Samples::take(&mut ebpf)?;
         let kernel = Self {
@@ -286,7 +301,9 @@ impl Kernel {
             interfaces: settings.interfaces.clone(),
             pin_dir: settings.pin_dir.clone(),
             layer4,
-            ebpf,
+            xdp,
+            xdp_program,
+            ebpf: Mutex::new(ebpf),
         };
         Ok(Opened { kernel, flows, next_hops, links, balance, samples, adopted })
     }
@@ -323,6 +340,17 @@ impl Kernel {
     /// Packets by reason, summed over CPUs.
     pub fn packets(&self, reason: PacketReason) -> u64 {
         self.packets.get(&(reason.index() as u32), 0).map_or(0, |cpus| cpus.iter().sum())
+    }
+
+    /// What XDP does on these interfaces.
+    pub fn xdp(&self) -> &Xdp {
+        &self.xdp
+    }
+
+    /// Attaches XDP to the interfaces, or detaches it, as they are wished for now.
+    pub fn attach_anew(&self, wishes: &Wishes) {
+        let mut ebpf = lock(&self.ebpf);
+        self.xdp.attach(xdp_program_of(&mut ebpf, self.xdp_program), &self.interfaces, wishes);
     }
 
     /// The interfaces that the programs are attached to.
@@ -597,21 +625,37 @@ fn balance_maps(ebpf: &mut Ebpf) -> Result<balance::Maps, KernelError> {
     let rules = take(ebpf, "CLIENT_RULES").and_then(|map| LpmTrie::try_from(map).map_err(map_error))?;
     let clients = take(ebpf, "AFFINITY").and_then(|map| HashMap::try_from(map).map_err(map_error))?;
     Ok(balance::Maps {
-        settings: mapped(take(ebpf, "BALANCE_SETTINGS")?)?,
-        endpoints: mapped(take(ebpf, "ENDPOINTS")?)?,
-        services: mapped(take(ebpf, "SERVICES")?)?,
-        instances: mapped(take(ebpf, "INSTANCES")?)?,
-        groups: mapped(take(ebpf, "GROUPS")?)?,
-        rings: mapped(take(ebpf, "RINGS")?)?,
-        flows: mapped(take(ebpf, "L4_FLOWS")?)?,
-        replies: mapped(take(ebpf, "REPLIES")?)?,
+        settings: mapped(of(ebpf, "BALANCE_SETTINGS"))?,
+        endpoints: mapped(of(ebpf, "ENDPOINTS"))?,
+        services: mapped(of(ebpf, "SERVICES"))?,
+        instances: mapped(of(ebpf, "INSTANCES"))?,
+        groups: mapped(of(ebpf, "GROUPS"))?,
+        rings: mapped(of(ebpf, "RINGS"))?,
+        flows: mapped(of(ebpf, "L4_FLOWS"))?,
+        replies: mapped(of(ebpf, "REPLIES"))?,
         rules: ClientRules(Mutex::new(rules)),
         clients: ClientMemory(Mutex::new(clients)),
     })
 }
 
-fn mapped<T: super::mapped::SharedWithKernel>(map: Map) -> Result<Mapped<T>, KernelError> {
-    let Map::Array(data) = map else { unreachable!("both are arrays") };
+fn xdp(ebpf: &mut Ebpf, pin_dir: &Path) -> Result<Xdp, KernelError> {
+    let devices = take(ebpf, "XDP_DEVICES").and_then(|map| DevMap::try_from(map).map_err(map_error))?;
+    let frames = take(ebpf, "XDP_FRAMES").and_then(|map| PerCpuArray::try_from(map).map_err(map_error))?;
+    Ok(Xdp::new(pin_dir, mapped(of(ebpf, "XDP_INTERFACES"))?, devices, frames))
+}
+
+fn xdp_program_of<'e>(ebpf: &'e mut Ebpf, name: &str) -> &'e mut aya::programs::Xdp {
+    let program = ebpf.program_mut(name).and_then(|found| found.try_into().ok());
+    program.expect("the object is built together with this file")
+}
+
+/// A map that stays with the programs: one that is loaded later names it by its file descriptor.
+fn of<'e>(ebpf: &'e Ebpf, name: &str) -> &'e Map {
+    ebpf.map(name).expect("the object is built together with this file")
+}
+
+fn mapped<T: super::mapped::SharedWithKernel>(map: &Map) -> Result<Mapped<T>, KernelError> {
+    let Map::Array(data) = map else { unreachable!("they are arrays") };
     let len = data.info().map_err(map_error)?.max_entries() as usize;
     Mapped::new(data.fd().as_fd(), len).map_err(|source| io_error("cannot map an array".to_owned(), source))
 }

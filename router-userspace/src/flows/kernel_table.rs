@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use router_common::abi::flow::{FLAG_DIRECT, FLAG_LIVE, Flow};
 use router_common::abi::key::{FlowKey, FlowRef, Side};
-use router_common::abi::reason::{PacketReason, RelayReason};
+use router_common::abi::reason::{PacketReason, RelayReason, XdpReason};
 use router_common::path::syn_options::{ERASE_SACK, ERASE_TIMESTAMPS};
 use socket2::SockRef;
 
@@ -25,10 +25,13 @@ use super::slots::{Holding, Slots};
 use super::sockets::{self, SocketState, StateError, monotonic_ns};
 use super::splice::{self, Ends, NextHops, Pending};
 use super::table::{FlowInfo, FlowState, FlowTable, Handoff, TcpOptions};
+use super::xdp::{Attachment, Wishes};
 use crate::core::session::Session;
 
 /// How often flows are judged.
 const SWEEP: Duration = Duration::from_millis(200);
+/// How often XDP is told of the host's interfaces.
+const INTERFACES: Duration = Duration::from_secs(1);
 /// How long an idle keeper sleeps before it looks whether it is still wanted.
 const KEEPER_PATIENCE: Duration = Duration::from_millis(500);
 /// What was in custody when a daemon was killed is acknowledged within this time, or it is lost. The kernel sends again what it had been
@@ -101,6 +104,11 @@ impl KernelFlowTable {
         &self.kernel
     }
 
+    /// Meets the interfaces' packets where that is wished for now.
+    pub fn attach_anew(&self, wishes: &Wishes) {
+        self.kernel.attach_anew(wishes);
+    }
+
     /// Interfaces that the kernel programs are attached to.
     pub fn interfaces(&self) -> &[String] {
         self.kernel.interfaces()
@@ -136,10 +144,15 @@ impl KernelFlowTable {
         })?;
         let table = Arc::downgrade(self);
         std::thread::Builder::new().name("sweep".into()).spawn(move || {
+            let mut looked_at_interfaces = Instant::now();
             while let Some(table) = table.upgrade() {
                 table.sweep();
                 table.kernel.flush_log();
                 table.captures.end_if_forgotten();
+                if looked_at_interfaces.elapsed() >= INTERFACES {
+                    looked_at_interfaces = Instant::now();
+                    table.kernel.xdp().refresh();
+                }
                 drop(table);
                 std::thread::sleep(SWEEP);
             }
@@ -336,6 +349,14 @@ impl FlowTable for KernelFlowTable {
 
     fn capacity(&self) -> usize {
         self.flows.len()
+    }
+
+    fn attachments(&self) -> Vec<Attachment> {
+        self.kernel.xdp().attachments()
+    }
+
+    fn xdp_frames(&self) -> Vec<(&'static str, u64)> {
+        XdpReason::ALL.iter().map(|reason| (reason.name(), self.kernel.xdp().frames(*reason))).collect()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -9,6 +9,7 @@ use router_common::abi::balance;
 use router_common::abi::capture::{CaptureBudget, Wanted};
 use router_common::abi::flow::Flow;
 use router_common::abi::next_hop::NextHop;
+use router_common::abi::xdp;
 
 /// Types that may be shared with kernel programs: all fields are atomics, every bit pattern is valid.
 ///
@@ -44,6 +45,8 @@ unsafe impl SharedWithKernel for balance::ReplyBucket {}
 unsafe impl SharedWithKernel for Wanted {}
 // SAFETY: atomics only, 8 bytes.
 unsafe impl SharedWithKernel for CaptureBudget {}
+// SAFETY: atomics only, 16 bytes.
+unsafe impl SharedWithKernel for xdp::Interface {}
 
 /// All values of a map made with BPF_F_MMAPABLE.
 #[derive(Debug)]

@@ -1,11 +1,12 @@
 //! Connections that packets take through the kernel: the flow table, its sweep, and the source ports.
 //!
-//! `table` is the interface that the proxy and the control socket see; `kernel` is the only module that names aya.
+//! `table` is the interface that the proxy and the control socket see; `kernel` and `xdp` alone name aya.
 
 pub mod balance;
 pub mod capture;
 mod custody;
 mod expiry;
+mod generic_netlink;
 pub mod kernel;
 pub mod kernel_table;
 mod mapped;
@@ -21,3 +22,4 @@ mod splice;
 pub mod table;
 pub mod trace;
 pub mod tracking;
+pub mod xdp;

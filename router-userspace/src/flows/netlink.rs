@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -42,6 +42,24 @@ pub struct Link {
     pub mac: Option<Mac>,
     /// Bytes from the IP header on; 0 where the kernel does not say.
     pub mtu: u32,
+}
+
+/// An interface as it lies among the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    pub index: u32,
+    pub mac: Option<Mac>,
+    pub is_up: bool,
+    /// What kind of virtual interface it is, such as `veth`; `None` for a network card.
+    pub kind: Option<String>,
+    /// The interface that it lies on, or that is its other end.
+    pub below: Option<u32>,
+}
+
+impl Interface {
+    pub fn is(&self, kind: &str) -> bool {
+        self.kind.as_deref() == Some(kind)
+    }
 }
 
 /// A change that the kernel tells of, or an answer to a dump.
@@ -107,6 +125,18 @@ impl Netlink {
             }
         })?;
         Ok(size)
+    }
+
+    /// Every interface.
+    pub fn links(&mut self) -> io::Result<Vec<Interface>> {
+        self.ask(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP)?;
+        let mut links = Vec::new();
+        self.answers(true, |answer| {
+            if let RouteNetlinkMessage::NewLink(message) = answer {
+                links.push(read_interface(&message));
+            }
+        })?;
+        Ok(links)
     }
 
     /// Every interface's and every neighbour's address.
@@ -254,6 +284,28 @@ fn read_event(message: RouteNetlinkMessage) -> Option<Event> {
         RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => Some(Event::Routes),
         _ => None,
     }
+}
+
+fn read_interface(message: &LinkMessage) -> Interface {
+    let mut interface = Interface {
+        index: message.header.index,
+        is_up: message.header.flags.contains(LinkFlags::Up),
+        ..Interface::default()
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Address(bytes) => interface.mac = Mac::try_from(bytes.as_slice()).ok(),
+            LinkAttribute::Link(index) => interface.below = Some(*index),
+            LinkAttribute::LinkInfo(infos) => {
+                interface.kind = infos.iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    interface
 }
 
 fn read_neighbour(message: &NeighbourMessage, exists: bool) -> Option<Event> {

@@ -8,6 +8,7 @@ use router_common::abi::reason::RelayReason;
 
 use crate::core::session::Session;
 use crate::flows::ports::PortLease;
+use crate::flows::xdp::Attachment;
 
 /// The two sockets of a relayed connection at a moment when the daemon holds no byte of either
 /// direction in user space, and what must still be sent once the flow entries exist.
@@ -112,6 +113,16 @@ pub trait FlowTable: Send + Sync {
 
     /// Greatest number of flows.
     fn capacity(&self) -> usize;
+
+    /// Where the interfaces' packets are met, and why; empty without kernel programs.
+    fn attachments(&self) -> Vec<Attachment> {
+        Vec::new()
+    }
+
+    /// Frames that XDP has met, by what it did with them: (reason name, frames).
+    fn xdp_frames(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 
     /// Packets and bytes by verdict and reason, as the kernel counted them: (reason name, packets).
     fn counters(&self) -> Vec<(&'static str, u64)>;

@@ -52,6 +52,9 @@ fn status_shows_the_daemon_at_a_glance() {
         "
         data path    TCX ingress on eth0, eth1
         flows        3 of 1000
+        interfaces   eth0 by xdp-native: as configured
+                       set something
+                     eth1 by tc: its driver has no native XDP
         connections  3 accepted, 1 open, 3 requests
                      1 handed off, 1 relayed, 1 refused, 2 retries
 

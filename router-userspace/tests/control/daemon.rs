@@ -28,9 +28,10 @@ use router::core::status::AdminState;
 use router::core::table::{Action, DefaultRule, Overrides, RoutingTable, Rule};
 use router::flows::ports::PortAllocator;
 use router::flows::table::{FlowInfo, FlowState, FlowTable, Handoff, TcpOptions};
+use router::flows::xdp::{Attachment, Hook};
 use router::proxy::http;
 use router::proxy::http::scan::HeadLimits;
-use router_common::abi::reason::{PacketReason, RefuseReason, RelayReason};
+use router_common::abi::reason::{PacketReason, RefuseReason, RelayReason, XdpReason};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixStream;
 
@@ -82,6 +83,24 @@ impl FlowTable for FixedFlows {
 
     fn capacity(&self) -> usize {
         1000
+    }
+
+    fn attachments(&self) -> Vec<Attachment> {
+        let met = |interface: &str, hook, reason: &str| Attachment {
+            interface: interface.to_owned(),
+            hook,
+            reason: reason.to_owned(),
+            advice: Vec::new(),
+        };
+        let advice = vec!["set something".to_owned()];
+        vec![
+            Attachment { advice, ..met("eth0", Hook::XdpNative, "as configured") },
+            met("eth1", Hook::Tc, "its driver has no native XDP"),
+        ]
+    }
+
+    fn xdp_frames(&self) -> Vec<(&'static str, u64)> {
+        vec![(XdpReason::Carried.name(), 4700), (XdpReason::NotCarried.name(), 23)]
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

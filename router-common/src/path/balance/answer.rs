@@ -22,6 +22,9 @@ pub fn carry<I: Reporting, P: Packet, T: Tables>(
     let flow = flow_of::<I, T>(tables, settings, datagram, index)?;
     let service = tables.service(flow.service())?;
     let interface = flow.interface.get();
+    if !tables.sends_by(interface) {
+        return None;
+    }
     let link = tables.link(interface)?;
     let mtu = link.mtu.get();
     if !datagram.fits::<I, P>(packet, 0, mtu) {

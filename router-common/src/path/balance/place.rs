@@ -68,6 +68,9 @@ pub fn begin<T: Tables>(tables: &T, datagram: &Datagram, index: u32) -> Result<P
     }
     let now = tables.ticks();
     let instance = choose(tables, arrival, now)?;
+    if !tables.reaches(instance) {
+        return Err(Outcome::drop(PacketReason::L4NoRoute));
+    }
 
     let unstored = |reason| Ok(Placement { instance, flow: None, reason });
     if datagram.flags & (RST | FIN) != 0 {

@@ -31,6 +31,16 @@ pub trait Tables {
 
     fn link(&self, interface: u32) -> Option<&Link>;
 
+    /// Whether packets can be sent to this instance from here.
+    fn reaches(&self, _instance: u32) -> bool {
+        true
+    }
+
+    /// Whether packets can be sent by this interface from here.
+    fn sends_by(&self, _interface: u32) -> bool {
+        true
+    }
+
     /// Sets a word that is `old` to `new`; returns what it was. Everything written before is seen by whoever sees the new value.
     fn swap_if(&self, word: &Shared32, old: u32, new: u32) -> u32;
 

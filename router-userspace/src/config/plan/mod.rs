@@ -3,6 +3,7 @@
 mod balance;
 mod check;
 mod identities;
+mod interfaces;
 mod listeners;
 mod load;
 mod network;
@@ -80,6 +81,8 @@ pub struct DaemonPlan {
 pub struct DatapathPlan {
     pub interfaces: Interfaces,
     pub attach: Attach,
+    /// Interfaces where it is another.
+    pub attach_of: BTreeMap<String, Attach>,
     pub max_flows: u32,
     /// How long a handed-off connection may carry nothing in either direction.
     pub flow_idle_timeout: Duration,
@@ -161,6 +164,7 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
     protocol::check(&file, report);
     balance::check(&file, report);
     network::check(&file, report);
+    interfaces::check(&file.datapath, report);
     let listeners = file.listeners.iter().map(listeners::plan).collect::<Option<Vec<_>>>();
     let pools = pools::plan(&file, report);
     let identities = identities::plan(&file, report);
@@ -206,6 +210,11 @@ fn datapath(datapath: file::Datapath) -> DatapathPlan {
     DatapathPlan {
         interfaces: datapath.interfaces.value,
         attach: datapath.attach.value,
+        attach_of: datapath
+            .interface
+            .into_iter()
+            .filter_map(|interface| Some((interface.name?.value, interface.attach?.value)))
+            .collect(),
         max_flows: datapath.max_flows.value,
         flow_idle_timeout: datapath.flow_idle_timeout.value,
         pin_dir: datapath.pin_dir.value,

@@ -56,13 +56,16 @@ fn the_reference_has_exactly_the_keys_that_the_parser_reads() {
         .filter(|title| title.starts_with('['))
         .map(|title| title.replace(['[', ']'], ""))
         .collect();
-    assert_eq!(named, tables.into_iter().chain(["pool.instance".to_owned()]).collect());
+    assert_eq!(
+        named,
+        tables.into_iter().chain(["pool.instance", "datapath.interface"].map(str::to_owned)).collect()
+    );
 }
 
 #[test]
 fn the_reference_gives_the_defaults_that_are_used() {
     // Empty tables lack exactly what is required.
-    let empty = "[[listener]]\naccept_proxy_protocol = {}\nsession = {}\nuser = {}\ngroups = {}\nresource = {}\n\
+    let empty = "[[datapath.interface]]\n[[listener]]\naccept_proxy_protocol = {}\nsession = {}\nuser = {}\ngroups = {}\nresource = {}\n\
                  [[pool]]\ncheck = {}\nagent = {}\nreports = {}\nthresholds = {}\n\
                  [[pool.instance]]\nthresholds = {}\n[[rule]]\npersistence = {}\npreload = {}\n[default_rule]\n[reports]\n[[group]]\n";
     let lacking = parse("r.toml", empty).expect_err("names are missing").to_string();

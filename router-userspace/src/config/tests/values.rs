@@ -21,10 +21,6 @@ fn unknown_keys_are_answered_with_the_nearest_known_one() {
 #[test]
 fn what_is_not_built_yet_is_refused_by_name() {
     assert_eq!(
-        problems_of("[datapath]\nattach = \"xdp\""),
-        "2:10: `attach = \"xdp\"` is not supported in this version (use \"auto\" or \"tc\")"
-    );
-    assert_eq!(
         problems(&BASE.replace("name = \"web\"", "name = \"web\"\noffload = \"bind\"")),
         "r.toml:4:11: `offload = \"bind\"` is not supported in this version (use \"auto\", \"handoff\" or \"relay\")"
     );

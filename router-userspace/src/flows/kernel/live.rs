@@ -14,7 +14,7 @@ use router_common::abi::key::{FlowKey, FlowRef};
 use router_common::abi::next_hop::NextHop;
 use router_common::path::fragment::DatagramKey;
 
-use super::{ByFamily, Kernel, KernelError, io_error, map_error, mapped};
+use super::{ByFamily, Kernel, KernelError, io_error, lock, map_error, mapped};
 use crate::flows::mapped::Mapped;
 
 /// A key, an answer's budget and a counter as they lie in their maps.
@@ -57,22 +57,22 @@ impl LiveMaps {
     pub fn of(kernel: &Kernel) -> Result<Self, KernelError> {
         let pinned = |name: &str| MapData::from_pin(kernel.pin_dir.join(name)).map_err(map_error);
         let array = |name: &str| pinned(name).map(Map::Array);
-        let own = |name: &str| own(&kernel.ebpf, name);
+        let own = |name: &str| own(&lock(&kernel.ebpf), name);
         Ok(Self {
-            flows: mapped(array("FLOWS")?)?,
-            next_hops: mapped(array("NEXT_HOPS")?)?,
-            settings: mapped(array("BALANCE_SETTINGS")?)?,
-            endpoints: mapped(array("ENDPOINTS")?)?,
-            services: mapped(array("SERVICES")?)?,
-            instances: mapped(array("INSTANCES")?)?,
-            groups: mapped(array("GROUPS")?)?,
-            rings: mapped(array("RINGS")?)?,
-            l4_flows: mapped(array("L4_FLOWS")?)?,
-            replies: mapped(array("REPLIES")?)?,
+            flows: mapped(&array("FLOWS")?)?,
+            next_hops: mapped(&array("NEXT_HOPS")?)?,
+            settings: mapped(&array("BALANCE_SETTINGS")?)?,
+            endpoints: mapped(&array("ENDPOINTS")?)?,
+            services: mapped(&array("SERVICES")?)?,
+            instances: mapped(&array("INSTANCES")?)?,
+            groups: mapped(&array("GROUPS")?)?,
+            rings: mapped(&array("RINGS")?)?,
+            l4_flows: mapped(&array("L4_FLOWS")?)?,
+            replies: mapped(&array("REPLIES")?)?,
             keys: ByFamily::of(Map::HashMap(pinned("KEYS")?), Map::HashMap(pinned("KEYS6")?))?,
             rules: LpmTrie::try_from(Map::LpmTrie(pinned("CLIENT_RULES")?)).map_err(map_error)?,
             clients: HashMap::try_from(Map::LruHashMap(pinned("AFFINITY")?)).map_err(map_error)?,
-            links: mapped(array("LINKS")?)?,
+            links: mapped(&array("LINKS")?)?,
             datagrams: HashMap::try_from(Map::LruHashMap(own("DATAGRAMS")?)).map_err(map_error)?,
             answer_budget: PerCpuArray::try_from(Map::PerCpuArray(own("ANSWER_BUDGET")?))
                 .map_err(map_error)?,

@@ -4,7 +4,7 @@ use aya::Ebpf;
 use aya::maps::{Map, MapData, RingBuf};
 use router_common::abi::capture::{CaptureBudget, Sample, Wanted};
 
-use super::{KernelError, map_error, mapped, take};
+use super::{KernelError, map_error, mapped, of, take};
 use crate::flows::mapped::Mapped;
 
 /// What is wanted, and what has come.
@@ -28,8 +28,8 @@ impl Samples {
             _ => unreachable!("it is one"),
         };
         Ok(Self {
-            wanted: mapped(take(ebpf, "CAPTURE_WANTED")?)?,
-            budget: mapped(take(ebpf, "CAPTURE_BUDGET")?)?,
+            wanted: mapped(of(ebpf, "CAPTURE_WANTED"))?,
+            budget: mapped(of(ebpf, "CAPTURE_BUDGET"))?,
             ring,
         })
     }
