@@ -185,7 +185,7 @@ fn agent_with(lab: &TestLab, number: u8, router: SocketAddr, further: &[&str]) -
 #[ignore = "needs root"]
 fn a_silent_instance_is_out_of_contact_and_rejoins_by_itself() {
     let off = "strained_cpu = -1, exhausted_cpu = -1, strained_memory = -1, exhausted_memory = -1";
-    let scene = scene("ttl = \"3s\"", off);
+    let scene = scene("ttl = \"6s\"", off);
     let _others = [agent(&scene, 1), agent(&scene, 3)];
     let second = agent(&scene, 2);
     scene.router.eventually(LIMIT, "all have reported", |_| {
@@ -224,7 +224,7 @@ resource = {{ query = "map" }}
 [[pool]]
 name = "maps"
 reports = {{ token_file = "{token}" }}
-thresholds = {{ strained_cpu = -1, strained_memory = -1, strained_sessions = [100, 50], window = "1ms" }}
+thresholds = {{ strained_cpu = -1, exhausted_cpu = -1, strained_memory = -1, exhausted_memory = -1, strained_sessions = [100, 50], window = "1ms" }}
 
 {instances}
 "#,
