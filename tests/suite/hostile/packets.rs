@@ -6,10 +6,11 @@ use std::time::Duration;
 use etherparse::PacketBuilder;
 use support::lab::{Family, Host};
 use support::link::{self, Link};
-use support::{Connection, Entry, Scene};
+use support::{Connection, Entry, Scene, TestLab, xdp};
 
 support::over_both_families! {
     odd_frames_in_a_flows_name_are_counted_and_the_flow_goes_on
+    with_xdp_they_are_counted_just_the_same
 }
 
 /// Where the IP header lies in a frame.
@@ -180,7 +181,19 @@ fn assert_goes_on(scene: &Scene, connection: &mut Connection, after: &str) {
 }
 
 fn odd_frames_in_a_flows_name_are_counted_and_the_flow_goes_on(family: Family) {
-    let scene = Scene::over(family);
+    meets_odd_frames(&Scene::over(family));
+}
+
+fn with_xdp_they_are_counted_just_the_same(family: Family) {
+    let lab = TestLab::with_backends(1);
+    xdp::open(&lab);
+    let scene = Scene::over_in(family, lab, "attach = \"xdp\"");
+    meets_odd_frames(&scene);
+    assert!(scene.xdp_frames("carried") > 0 && scene.xdp_frames("not_carried") > 0);
+}
+
+fn meets_odd_frames(scene: &Scene) {
+    let family = scene.family;
     let mut connection = scene.connect(Entry::Handoff);
     connection.get("/files/64k").unwrap();
     scene.flow_of(&connection);
@@ -196,14 +209,14 @@ fn odd_frames_in_a_flows_name_are_counted_and_the_flow_goes_on(family: Family) {
     };
     let wire = scene.lab.inside(Host::Client, || link::PacketSocket::on("eth0")).unwrap().unwrap();
     for (name, reason, frames) in forge.odd() {
-        assert_said(&scene, name, reason, &frames);
+        assert_said(scene, name, reason, &frames);
         let before = scene.packets(reason);
         for frame in &frames {
             wire.send(frame).unwrap();
         }
         let expected = before + frames.len() as u64;
         scene.router.eventually(Duration::from_secs(10), name, |_| scene.packets(reason) >= expected);
-        assert_goes_on(&scene, &mut connection, name);
+        assert_goes_on(scene, &mut connection, name);
         assert_eq!(scene.packets(reason), expected, "{name}: counted once each");
     }
     drop(connection);
