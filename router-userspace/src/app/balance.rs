@@ -3,8 +3,8 @@
 //! Nothing here is asked for a connection. A few times in a second the table is looked at, and what differs (health, drain, weights, rules) is
 //! put in force: a change reaches the packets within a tenth of a second.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,6 +47,8 @@ struct State {
     rings: HashMap<String, (Vec<Filler>, Arc<[u32]>)>,
     /// What was said of the latest attempt, so that it is said once.
     complaint: Option<ApplyError>,
+    /// What was said of routes, for the same reason.
+    unroutable: BTreeSet<SocketAddr>,
 }
 
 /// Name, weight and place in the list of instances.
@@ -133,33 +135,37 @@ impl Balance {
     fn apply(&self, state: &mut State) -> Result<(), ApplyError> {
         let Some(balancer) = &self.balancer else { return Ok(()) };
         let table = self.table.load_full();
-        let wanted = self.wanted(state, &table, balancer.ring_size() as usize, Instant::now());
+        let wanted = self.wanted(state, &table, balancer, Instant::now());
+        tell_of_routes(&table, &state.unroutable, &wanted.unroutable);
+        state.unroutable.clone_from(&wanted.unroutable);
         balancer.apply(&wanted)
     }
 
     /// What the packet path shall do now.
-    fn wanted(&self, state: &mut State, table: &RoutingTable, ring_size: usize, now: Instant) -> Wanted {
+    fn wanted(&self, state: &mut State, table: &RoutingTable, balancer: &Balancer, now: Instant) -> Wanted {
+        let ring_size = balancer.ring_size() as usize;
         let mut builder =
-            Builder { balance: self, table, now, wanted: Wanted::default(), groups: Vec::new() };
+            Builder { balance: self, balancer, table, now, wanted: Wanted::default(), groups: Vec::new() };
         let State { listeners, rings, .. } = state;
         for listener in listeners.iter() {
             builder.service(listener);
         }
         let Builder { mut wanted, groups, .. } = builder;
         let mut kept = HashMap::new();
-        for (key, members) in groups {
+        for (key, mut members) in groups {
             let name = key.name(table);
-            let fillers: Vec<Filler> = members
-                .instances
-                .iter()
-                .filter_map(|(id, weight)| {
-                    let instance = table.instance(*id);
-                    let place = wanted.instances.iter().position(|wanted| {
-                        wanted.endpoint == EndpointKey { address: instance.address, protocol: key.protocol }
-                    })?;
-                    Some((instance.name.clone(), *weight, place as u32))
-                })
-                .collect();
+            let place_of = |id: InstanceId| {
+                let address = table.instance(id).address;
+                let endpoint = EndpointKey { address, protocol: key.protocol };
+                let place = wanted.instances.iter().position(|wanted| wanted.endpoint == endpoint);
+                place.filter(|_| !wanted.unroutable.contains(&address))
+            };
+            // Before the ring is built: nobody gets the share of one that cannot be reached.
+            members.instances.retain(|(id, _)| place_of(*id).is_some());
+            let filler = |(id, weight): &(InstanceId, u32)| {
+                Some((table.instance(*id).name.clone(), *weight, place_of(*id)? as u32))
+            };
+            let fillers: Vec<Filler> = members.instances.iter().filter_map(filler).collect();
             for (.., place) in &fillers {
                 wanted.instances[*place as usize].takes_flows = true;
             }
@@ -214,6 +220,7 @@ impl GroupKey {
 
 struct Builder<'a> {
     balance: &'a Balance,
+    balancer: &'a Balancer,
     table: &'a RoutingTable,
     now: Instant,
     wanted: Wanted,
@@ -273,13 +280,19 @@ impl Builder<'_> {
             known.answers |= answers;
             return;
         }
-        let Some(source) = self.balance.source(endpoint.address.ip()) else { return };
+        let has_route = self.balancer.has_route(endpoint.address.ip());
+        let source = self.balance.source(endpoint.address.ip());
+        if !has_route || source.is_none() {
+            self.wanted.unroutable.insert(endpoint.address);
+        }
+        // Without an address of ours it cannot be reached by anybody, flows that it has included.
+        let Some(source) = source else { return };
         let standing = placement::standing(self.table, id, self.now);
         instances.push(WantedInstance {
             endpoint,
             source,
             takes_flows: false,
-            takes_returning_clients: standing.takes_returning_clients,
+            takes_returning_clients: standing.takes_returning_clients && has_route,
             down: standing.down,
             answers,
         });
@@ -292,6 +305,25 @@ impl Balance {
         // Not in turn: a flow's source is its instance's as long as both live.
         let configured = self.sources.configured(instance).min();
         configured.or_else(|| self.sources.by_route(instance).ok())
+    }
+}
+
+/// Says which instances no route leads to any more, and which again.
+fn tell_of_routes(table: &RoutingTable, before: &BTreeSet<SocketAddr>, now: &BTreeSet<SocketAddr>) {
+    let name = |address: &SocketAddr| {
+        let known = table.instances().find(|(_, _, instance)| instance.address == *address);
+        known.map_or_else(|| address.to_string(), |(_, _, instance)| instance.name.clone())
+    };
+    for address in now.difference(before) {
+        tracing::warn!(
+            instance = name(address),
+            %address,
+            "no route leads to an instance: Layer-4 flows go to others; add a route (`ip route get {}` must find one)",
+            address.ip()
+        );
+    }
+    for address in before.difference(now) {
+        tracing::info!(instance = name(address), %address, "a route leads to the instance again, or it is not wanted any more");
     }
 }
 

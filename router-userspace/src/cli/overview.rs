@@ -24,6 +24,13 @@ pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "flows        {} of {}", datapath.flows, datapath.max_flows)?;
         if datapath.l4_max_flows > 0 {
             writeln!(out, "layer 4      {} flows of {}", datapath.l4_flows, datapath.l4_max_flows)?;
+            if datapath.l4_unroutable_instances > 0 {
+                let count = datapath.l4_unroutable_instances;
+                writeln!(
+                    out,
+                    "             {BAD}no route to {count} instances{BAD:#}; see `routerctl instances`"
+                )?;
+            }
         }
     }
     for (number, at) in datapath.interfaces.iter().enumerate() {
@@ -127,7 +134,10 @@ pub(super) fn instances(instances: &[Instance], out: &mut dyn Write) -> io::Resu
             Cell::number(instance.max_sessions.map_or_else(|| "-".to_owned(), |limit| limit.to_string())),
             Cell::number(instance.sessions_total),
             Cell::optional(instance.group.as_ref()),
-            Cell::optional(instance.health_detail.as_ref()),
+            match &instance.obstacle {
+                Some(obstacle) => Cell::new(obstacle).style(BAD),
+                None => Cell::optional(instance.health_detail.as_ref()),
+            },
         ]);
     }
     table.print(out)

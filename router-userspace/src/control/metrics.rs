@@ -137,6 +137,9 @@ fn reasons(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
 fn flows(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     let Some(flows) = &state.flows else { return Ok(()) };
     one(encoder, "flows", "Flows alive in the kernel", &ConstGauge::new(signed(flows.len() as u64)))?;
+    let unroutable = state.layer4.as_ref().map_or(0, |flows| flows.unroutable().len() as u64);
+    let help = "Instances that no route leads to, so that no Layer-4 flow is placed there";
+    one(encoder, "l4_unroutable_instances", help, &ConstGauge::new(signed(unroutable)))?;
     one(encoder, "flows_max", "Greatest number of flows", &ConstGauge::new(signed(flows.capacity() as u64)))?;
     let help = "Size of the range of source ports; each pair of source address and instance has it whole";
     one(encoder, "source_ports_max", help, &ConstGauge::new(signed(state.ports.range().len() as u64)))?;

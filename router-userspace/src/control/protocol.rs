@@ -87,6 +87,9 @@ pub struct Datapath {
     /// How many of them the table is made for; 0 without such listeners.
     #[serde(default)]
     pub l4_max_flows: u64,
+    /// Instances that no route leads to, so that no Layer-4 flow is placed there.
+    #[serde(default)]
+    pub l4_unroutable_instances: u64,
     /// Where each interface's packets are met. Absent from older daemons.
     #[serde(default)]
     pub interfaces: Vec<Attachment>,
@@ -179,6 +182,9 @@ pub struct Instance {
     pub sessions_total: u64,
     /// True if it may be given new sessions now.
     pub serving: bool,
+    /// Why Layer-4 flows are not placed there although it could serve: `no route leads to it`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<String>,
     /// What it reports of itself. Absent from older daemons.
     #[serde(default)]
     pub reported: Load,

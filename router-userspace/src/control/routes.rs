@@ -96,7 +96,7 @@ async fn pools(Shared(state): Shared<Arc<State>>) -> Json<Vec<Pool>> {
 }
 
 async fn instances(Shared(state): Shared<Arc<State>>) -> Json<Vec<Instance>> {
-    Json(view::instances(&state.table.load()))
+    Json(view::instances(&state))
 }
 
 async fn rules(Shared(state): Shared<Arc<State>>) -> Json<Vec<Rule>> {

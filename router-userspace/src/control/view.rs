@@ -36,6 +36,7 @@ pub fn status(state: &State) -> Status {
             l4_max_flows: state.layer4.as_ref().map_or(0, |flows| flows.capacity() as u64),
             interfaces: flows
                 .map_or_else(Vec::new, |flows| flows.attachments().into_iter().map(attachment).collect()),
+            l4_unroutable_instances: state.layer4.as_ref().map_or(0, |flows| flows.unroutable().len() as u64),
         },
         connections: Connections {
             accepted: counters.accepted.get(),
@@ -94,9 +95,15 @@ pub fn pools(table: &RoutingTable) -> Vec<Pool> {
         .collect()
 }
 
-pub fn instances(table: &RoutingTable) -> Vec<Instance> {
+pub fn instances(state: &State) -> Vec<Instance> {
     let now = Instant::now();
-    table.instances().map(|(_, pool, one)| instance(pool, one, now)).collect()
+    let unroutable = state.layer4.as_ref().map(|flows| flows.unroutable()).unwrap_or_default();
+    let obstacle = |address| unroutable.contains(address).then(|| "no route leads to it".to_owned());
+    let table = state.table.load();
+    table
+        .instances()
+        .map(|(_, pool, one)| Instance { obstacle: obstacle(&one.address), ..instance(pool, one, now) })
+        .collect()
 }
 
 pub fn instance(pool: &pool::Pool, instance: &pool::Instance, now: Instant) -> Instance {
@@ -121,6 +128,7 @@ pub fn instance(pool: &pool::Pool, instance: &pool::Instance, now: Instant) -> I
         max_sessions: instance.max_sessions,
         sessions_total: instance.status.sessions().total(),
         serving: serving(pool, instance),
+        obstacle: None,
         reported: reported(pool, instance, now),
     }
 }

@@ -87,6 +87,9 @@ pub trait Layer4Flows: Send + Sync {
 
     /// Flows that the table is made for; 0 without Layer-4 listeners.
     fn capacity(&self) -> usize;
+
+    /// Instances that no route leads to: no flow is placed there.
+    fn unroutable(&self) -> Vec<SocketAddr>;
 }
 
 /// What the proxy hands connections to, and what the control socket reads.

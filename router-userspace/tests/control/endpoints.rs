@@ -26,7 +26,7 @@ fn status_sums_up_the_daemon() {
         status["datapath"],
         json!({
             "loaded": true, "detail": "TCX ingress on eth0, eth1",
-            "flows": 3, "max_flows": 1000, "l4_flows": 0, "l4_max_flows": 0,
+            "flows": 3, "max_flows": 1000, "l4_flows": 0, "l4_max_flows": 0, "l4_unroutable_instances": 0,
             "interfaces": [
                 {"interface": "eth0", "hook": "xdp-native", "reason": "as configured", "advice": ["set something"]},
                 {"interface": "eth1", "hook": "tc", "reason": "its driver has no native XDP", "advice": []},

@@ -13,6 +13,7 @@ mod services;
 mod slots;
 mod sweep;
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -55,6 +56,8 @@ pub struct Wanted {
     pub services: Vec<WantedService>,
     pub groups: Vec<WantedGroup>,
     pub instances: Vec<WantedInstance>,
+    /// Instances that no route leads to, and that take no flows for that.
+    pub unroutable: BTreeSet<SocketAddr>,
 }
 
 /// A Layer-4 listener.
@@ -154,6 +157,7 @@ pub struct Balancer {
     state: Mutex<State>,
     sweep: Mutex<sweep::Held>,
     session: Box<dyn Fn(SocketAddr) -> Option<Session> + Send + Sync>,
+    unroutable: Mutex<BTreeSet<SocketAddr>>,
 }
 
 impl std::fmt::Debug for Balancer {
@@ -213,8 +217,15 @@ impl Balancer {
             endpoints: endpoints::Endpoints::default(),
         };
         let held = sweep::Held::default();
-        let balancer =
-            Self { maps, next_hops, settings, state: Mutex::new(state), sweep: Mutex::new(held), session };
+        let balancer = Self {
+            maps,
+            next_hops,
+            settings,
+            state: Mutex::new(state),
+            sweep: Mutex::new(held),
+            session,
+            unroutable: Mutex::default(),
+        };
         balancer.sweep_adopted(frozen);
         balancer
     }
@@ -237,6 +248,16 @@ impl Balancer {
         self.settings.ring_size
     }
 
+    /// Whether a route leads to an instance.
+    pub fn has_route(&self, instance: IpAddr) -> bool {
+        self.next_hops.towards_any(instance).is_ok()
+    }
+
+    /// See [`Wanted::unroutable`].
+    fn unroutable(&self) -> MutexGuard<'_, BTreeSet<SocketAddr>> {
+        self.unroutable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the tables have room for listeners at all.
     pub fn has_tables(&self) -> bool {
         self.maps.endpoints.len() > 1
@@ -256,6 +277,7 @@ impl Balancer {
         services.apply(maps, rules, &wanted.services, &groups)?;
         endpoints.apply(maps, services, instances, now)?;
         rings.release(maps, &groups, now);
+        self.unroutable().clone_from(&wanted.unroutable);
         Ok(())
     }
 

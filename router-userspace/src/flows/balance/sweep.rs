@@ -301,6 +301,10 @@ impl Layer4Flows for Balancer {
     fn capacity(&self) -> usize {
         self.totals().capacity
     }
+
+    fn unroutable(&self) -> Vec<SocketAddr> {
+        Balancer::unroutable(self).iter().copied().collect()
+    }
 }
 
 impl From<FlowView> for FlowInfo {

@@ -1,0 +1,53 @@
+//! Instances of Layer-4 listeners that no route leads to: others serve, and everybody is told.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use support::lab::{Family, Host};
+use support::{Connection, Router, TestLab, router};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+support::over_both_families! {
+    an_instance_without_a_route_gets_no_flows_until_it_has_one
+}
+
+fn an_instance_without_a_route_gets_no_flows_until_it_has_one(family: Family) {
+    let lab = TestLab::with_backends(1);
+    let vip = SocketAddr::new(family.vip(), 8080);
+    let near = SocketAddr::new(family.address(Host::Backend(1)), 80);
+    let (lost, network, way) = match family {
+        Family::V4 => ("10.99.0.5:80", "10.99.0.0/24", "10.77.2.11"),
+        Family::V6 => ("[fd99::5]:80", "fd99::/64", "fd77:2::11"),
+    };
+    let rest = format!(
+        "[[listener]]\nname = \"stream\"\naddress = \"{vip}\"\nprotocol = \"tcp\"\n\n\
+         [[pool]]\nname = \"servers\"\n\n\
+         [[pool.instance]]\nname = \"near\"\naddress = \"{near}\"\n\n\
+         [[pool.instance]]\nname = \"lost\"\naddress = \"{lost}\"\n\n\
+         [default_rule]\npools = [\"servers\"]\n"
+    );
+    let router = Router::start(&lab, &router::configuration(&lab, "", "", &rest));
+    let obstacle = |name: &str| {
+        let instances = router.ctl(["instances"]);
+        let instance = instances.as_array().unwrap().iter().find(|one| one["name"] == name).unwrap();
+        instance["obstacle"].as_str().map(str::to_owned)
+    };
+    for _ in 0..20 {
+        let mut connection = Connection::open(&lab, Host::Client, &vip.to_string()).unwrap();
+        assert_eq!(connection.get("/whoami").unwrap().status, 200, "whoever can be reached serves");
+    }
+    assert_eq!((obstacle("near"), obstacle("lost").as_deref()), (None, Some("no route leads to it")));
+    assert_eq!(router.ctl(["status"])["datapath"]["l4_unroutable_instances"], 1);
+    assert!(router.metrics().contains("\nrouter_l4_unroutable_instances 1\n"));
+    assert!(router.log().contains("no route leads to an instance"), "{}", router.log());
+
+    lab.ip(Host::Gateway, &format!("route add {network} via {way}"));
+    router.eventually(PATIENCE, "the instance takes flows once a route leads to it", |_| {
+        obstacle("lost").is_none()
+    });
+    lab.ip(Host::Gateway, &format!("route del {network} via {way}"));
+    router.eventually(PATIENCE, "and takes none without", |_| obstacle("lost").is_some());
+    let warnings = router.log().matches("no route leads to an instance").count();
+    assert_eq!(warnings, 2, "each change is told once: {}", router.log());
+}
