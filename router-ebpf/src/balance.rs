@@ -4,17 +4,21 @@ use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
 use aya_ebpf::maps::lpm_trie::Key;
 use router_common::abi::balance::FlowId;
 use router_common::abi::balance::{
-    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, Link, NewFlows, ReplyBucket,
+    Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, NewFlows, ReplyBucket,
     RingChunk, RuleKey, Service, Settings, TICK_SHIFT,
 };
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::shared::Shared32;
+use router_common::path::balance::datagram::Datagram;
+use router_common::path::balance::place::{self, Placement};
 use router_common::path::balance::table::{self, ReplyKey};
 use router_common::path::balance::tables::Tables;
+use router_common::path::balance::{Outcome, answer};
+use router_common::path::fragment::DatagramKey;
 
 use crate::maps::{
-    AFFINITY, BALANCE_SETTINGS, CLIENT_RULES, ENDPOINTS, GROUPS, INSTANCES, L4_FLOWS, LINKS, NEW_FLOWS,
-    NEXT_HOPS, REPLIES, RINGS, SERVICES,
+    AFFINITY, BALANCE_SETTINGS, CLIENT_RULES, ENDPOINTS, GROUPS, INSTANCES, L4_DATAGRAMS, L4_FLOWS, LINKS,
+    NEW_FLOWS, NEXT_HOPS, REPLIES, RINGS, SERVICES,
 };
 
 pub struct KernelTables;
@@ -87,6 +91,18 @@ impl Tables for KernelTables {
     }
 
     #[inline(always)]
+    fn recall(&self, key: &DatagramKey) -> Option<Course> {
+        // SAFETY: the value is copied at once; one of another datagram, if its entry is used anew meanwhile, names another flow or is as old.
+        unsafe { L4_DATAGRAMS.get(key).copied() }
+    }
+
+    #[inline(always)]
+    fn note(&self, key: &DatagramKey, course: Course) {
+        // Where it fails, the later fragments are dropped.
+        let _ = L4_DATAGRAMS.insert(key, &course, 0);
+    }
+
+    #[inline(always)]
     fn new_flows(&self) -> Option<&NewFlows> {
         // SAFETY: a cell of this CPU; programs at this hook do not interrupt each other.
         NEW_FLOWS.get_ptr(0).map(|cell| unsafe { &*cell })
@@ -135,6 +151,19 @@ impl Tables for KernelTables {
     }
 
     #[inline(always)]
+    fn begin(&self, datagram: &Datagram, service: u32) -> Result<Placement, Outcome> {
+        place::unpack(layer4_begin(datagram, service))
+    }
+
+    #[inline(always)]
+    fn answered(&self, datagram: &Datagram, instance: u32) -> Option<FlowId> {
+        match layer4_answered(datagram, instance) {
+            0 => None,
+            id => Some(FlowId::unpack(id)),
+        }
+    }
+
+    #[inline(always)]
     fn claim(&self, hash: u64) -> Option<FlowId> {
         match layer4_claim(hash) {
             0 => None,
@@ -150,7 +179,29 @@ impl Tables for KernelTables {
 
 // Global functions: the verifier follows each once, by what their arguments may be, instead of once for every path that leads to a call.
 
+/// As [`place::pack`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn layer4_begin(datagram: *const Datagram, service: u32) -> u64 {
+    if datagram.is_null() {
+        return 0;
+    }
+    // SAFETY: the verifier has seen to it that the memory is there.
+    place::pack(&place::begin(&KernelTables, unsafe { &*datagram }, service))
+}
+
 /// A packed [`FlowId`], or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn layer4_answered(datagram: *const Datagram, instance: u32) -> u32 {
+    if datagram.is_null() {
+        return 0;
+    }
+    // SAFETY: as above.
+    answer::find(&KernelTables, unsafe { &*datagram }, instance).map_or(0, FlowId::pack)
+}
+
+/// The same.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn layer4_claim(hash: u64) -> u32 {

@@ -20,11 +20,13 @@ pub fn carry(ctx: &TcContext) -> i32 {
         Ok(Version::V4) => match ordinary_v4(skb) {
             left if left >> 32 == 0 => left as i32,
             ICMP => icmp_v4(skb),
+            FRAGMENT => fragment_v4(skb),
             mtu => routes::too_long_v4(skb, mtu as u32),
         },
         Ok(Version::V6) => match ordinary_v6(skb) {
             left if left >> 32 == 0 => left as i32,
             ICMP => icmp_v6(skb),
+            FRAGMENT => fragment_v6(skb),
             mtu => routes::too_long_v6(skb, mtu as u32),
         },
         Err(_) => egress::NEXT_PROGRAM,
@@ -34,6 +36,7 @@ pub fn carry(ctx: &TcContext) -> i32 {
 // What the ordinary route returns: with 0 in the high half an action, with 1 the MTU that the packet exceeds, and otherwise the route that goes on.
 const TOO_LONG: u64 = 1 << 32;
 const ICMP: u64 = 2 << 32;
+const FRAGMENT: u64 = 3 << 32;
 
 #[inline(never)]
 fn ordinary_v4(skb: *mut __sk_buff) -> u64 {
@@ -57,6 +60,7 @@ fn ordinary<I: Outer>(skb: *mut __sk_buff) -> u64 {
         },
         Ok(None) => egress::NEXT_PROGRAM as u32 as u64,
         Err(Rare::Icmp) => ICMP,
+        Err(Rare::Fragment) => FRAGMENT,
     }
 }
 
@@ -68,6 +72,16 @@ fn icmp_v4(skb: *mut __sk_buff) -> i32 {
 #[inline(never)]
 fn icmp_v6(skb: *mut __sk_buff) -> i32 {
     rare::<Ipv6>(skb, Rare::Icmp)
+}
+
+#[inline(never)]
+fn fragment_v4(skb: *mut __sk_buff) -> i32 {
+    rare::<Ipv4>(skb, Rare::Fragment)
+}
+
+#[inline(never)]
+fn fragment_v6(skb: *mut __sk_buff) -> i32 {
+    rare::<Ipv6>(skb, Rare::Fragment)
 }
 
 #[inline(always)]

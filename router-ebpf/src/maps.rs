@@ -3,8 +3,8 @@
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, DevMap, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use router_common::abi::balance::{
-    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, Link, MAX_GROUPS, MAX_INSTANCES,
-    MAX_LINKS, MAX_SERVICES, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings,
+    Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, MAX_GROUPS,
+    MAX_INSTANCES, MAX_LINKS, MAX_SERVICES, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings,
 };
 use router_common::abi::capture::{CaptureBudget, Wanted};
 use router_common::abi::flow::Flow;
@@ -98,6 +98,10 @@ pub static CLIENT_RULES: LpmTrie<RuleKey, u32> = LpmTrie::pinned(65_536, BPF_F_N
 /// Where clients were served. LRU: a client that is forgotten is placed by the ring.
 #[map]
 pub static AFFINITY: LruHashMap<AffinityKey, Affinity> = LruHashMap::pinned(1024, 0);
+
+/// Where fragmented datagrams of Layer-4 flows go.
+#[map]
+pub static L4_DATAGRAMS: LruHashMap<DatagramKey, Course> = LruHashMap::with_max_entries(4096, 0);
 
 /// New Layer-4 flows of this second.
 #[map]

@@ -72,8 +72,8 @@ impl Balanced {
         let servers = (1..=2)
             .map(|number| {
                 let host = Host::Backend(number);
-                let prefix = if vip.is_ipv4() { 32 } else { 128 };
-                ip(&lab, host, &format!("address add {vip}/{prefix} dev lo"));
+                let address = if vip.is_ipv4() { format!("{vip}/32") } else { format!("{vip}/128 nodad") };
+                ip(&lab, host, &format!("address add {address} dev lo"));
                 Server::start(&lab, number, vip, UDP_PORT)
             })
             .collect();

@@ -10,6 +10,7 @@ pub mod counters;
 mod curl;
 pub mod datapath;
 pub mod forger;
+pub mod fragments;
 pub mod haproxy;
 pub mod lab;
 pub mod layer4;

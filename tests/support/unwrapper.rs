@@ -57,6 +57,12 @@ fn checksum_is_left(packet: &[u8]) -> [u8; 10] {
     let (protocol, start) = if packet[0] >> 4 == 4 { (packet[9], 20u16) } else { (packet[6], 40) };
     let offset: u16 = if protocol == 6 { 16 } else { 6 };
     let mut header = [0; 10];
+    let is_fragment =
+        if packet[0] >> 4 == 4 { packet[6] & 0x3f != 0 || packet[7] != 0 } else { protocol == 44 };
+    if is_fragment {
+        // Who cuts a datagram into pieces completes its checksum before.
+        return header;
+    }
     header[0] = 1;
     header[6..8].copy_from_slice(&start.to_ne_bytes());
     header[8..10].copy_from_slice(&offset.to_ne_bytes());

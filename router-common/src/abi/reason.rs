@@ -26,6 +26,14 @@ macro_rules! reasons {
                 match self { $($name::$variant => concat!($($doc),+),)+ }
             }
 
+            /// The reason of a number; the first one if there is none.
+            pub fn of(index: u32) -> Self {
+                match Self::ALL.get(index as usize) {
+                    Some(reason) => *reason,
+                    None => Self::ALL[0],
+                }
+            }
+
             /// The number under which this reason is counted.
             pub const fn index(self) -> usize {
                 self as usize
@@ -121,6 +129,8 @@ reasons! {
         L4ErrorForwarded = "l4_error_forwarded",
         /// Changed by XDP already when the neighbour's address or the interface was lost.
         XdpWayLost = "xdp_way_lost",
+        /// A later fragment to a Layer-4 VIP whose datagram's first fragment has not come before it.
+        L4FragmentUnknown = "l4_fragment_unknown",
     }
 }
 

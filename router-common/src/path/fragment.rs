@@ -14,7 +14,7 @@ use crate::abi::reason::PacketReason;
 use crate::wire::checksum::Diff;
 use crate::wire::ethernet::Ethernet;
 use crate::wire::ipv4::Ipv4;
-use crate::wire::ipv6::Ipv6;
+use crate::wire::ipv6::{FRAGMENT, Ipv6};
 use crate::wire::tcp::Tcp;
 use crate::wire::{Net32, PROTOCOL_TCP};
 
@@ -32,8 +32,16 @@ pub struct DatagramKey {
     pub source: [u32; 4],
     pub destination: [u32; 4],
     pub identification: u32,
-    /// 4 or 6.
-    pub version: u32,
+    /// 4 or 6 in the lowest eight bits, the protocol in the next.
+    pub version_and_protocol: u32,
+}
+
+impl DatagramKey {
+    /// IANA's number of what the datagram carries.
+    #[inline(always)]
+    pub const fn protocol(&self) -> u8 {
+        (self.version_and_protocol >> 8) as u8
+    }
 }
 
 /// The flow of a datagram whose first fragment was translated.
@@ -51,8 +59,14 @@ pub trait Fragmented: Family {
     /// The headers of a fragment.
     type Fragment: Family<Key = Self::Key>;
 
-    /// The datagram of a TCP fragment; `None` for other protocols.
+    /// Whether a fragment follows this header.
+    fn is_fragment(&self) -> bool;
+
+    /// The datagram of a fragment; `None` where IP options come first.
     fn datagram(header: &Self::Fragment) -> Option<DatagramKey>;
+
+    /// Whether a datagram begins with this fragment.
+    fn is_first(header: &Self::Fragment) -> bool;
 
     /// Whether the source and the destination of packets in the other direction, as they leave, are this datagram's destination and source.
     fn answers(key: &DatagramKey, back: &Translation) -> bool;
@@ -62,12 +76,24 @@ impl Fragmented for Ipv4 {
     type Fragment = FragmentV4;
 
     #[inline(always)]
+    fn is_fragment(&self) -> bool {
+        self.is_fragment()
+    }
+
+    #[inline(always)]
     fn datagram(FragmentV4(ip): &FragmentV4) -> Option<DatagramKey> {
-        if ip.protocol != PROTOCOL_TCP || ip.version_ihl != Self::VERSION_4_NO_OPTIONS {
+        if ip.version_ihl != Self::VERSION_4_NO_OPTIONS {
             return None;
         }
         let (source, destination) = ip.addresses();
-        Some(DatagramKey { source, destination, identification: ip.identification.raw() as u32, version: 4 })
+        let identification = ip.identification.raw() as u32;
+        let version_and_protocol = 4 | (ip.protocol as u32) << 8;
+        Some(DatagramKey { source, destination, identification, version_and_protocol })
+    }
+
+    #[inline(always)]
+    fn is_first(FragmentV4(ip): &FragmentV4) -> bool {
+        ip.is_first_fragment()
     }
 
     #[inline(always)]
@@ -80,12 +106,21 @@ impl Fragmented for Ipv6 {
     type Fragment = FragmentV6;
 
     #[inline(always)]
+    fn is_fragment(&self) -> bool {
+        self.is_version_6() && self.next_header == FRAGMENT
+    }
+
+    #[inline(always)]
     fn datagram(FragmentV6 { ip, fragment }: &FragmentV6) -> Option<DatagramKey> {
-        if fragment.next_header != PROTOCOL_TCP {
-            return None;
-        }
         let (source, destination) = ip.addresses();
-        Some(DatagramKey { source, destination, identification: fragment.identification.raw(), version: 6 })
+        let identification = fragment.identification.raw();
+        let version_and_protocol = 6 | (fragment.next_header as u32) << 8;
+        Some(DatagramKey { source, destination, identification, version_and_protocol })
+    }
+
+    #[inline(always)]
+    fn is_first(FragmentV6 { fragment, .. }: &FragmentV6) -> bool {
+        fragment.is_first()
     }
 
     #[inline(always)]
@@ -135,7 +170,7 @@ pub fn conduct<I: Fragmented, P: Packet, F: Flows + Keys<I::Key>, C: Clock, T>(
     let Some(header) = packet.view::<I::Fragment>(Ethernet::LEN) else {
         return take(packet, Step::Pass(PacketReason::Truncated));
     };
-    let Some(datagram) = I::datagram(header) else {
+    let Some(datagram) = I::datagram(header).filter(|datagram| datagram.protocol() == PROTOCOL_TCP) else {
         return take(packet, Step::Pass(PacketReason::Fragment));
     };
     if header.leads_to_tcp().is_err() {

@@ -299,6 +299,20 @@ impl<T: Tables, N: Interfaces> Tables for Ready<T, N> {
         self.inner.ticks()
     }
 
+    /// Fragments are the TC program's.
+    #[inline(always)]
+    fn recall(&self, _: &DatagramKey) -> Option<abi::Course> {
+        None
+    }
+
+    #[inline(always)]
+    fn note(&self, _: &DatagramKey, _: abi::Course) {}
+
+    #[inline(always)]
+    fn answered(&self, datagram: &datagram::Datagram, instance: u32) -> Option<abi::FlowId> {
+        self.inner.answered(datagram, instance)
+    }
+
     #[inline(always)]
     fn claim(&self, hash: u64) -> Option<abi::FlowId> {
         self.inner.claim(hash)

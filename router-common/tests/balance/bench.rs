@@ -92,6 +92,9 @@ pub fn tables(buckets: usize) -> MemoryTables {
             let index = tables.services.len() as u32;
             tables.services.push(service);
             tables.enter(words(VIP), port_of(mode).to_be(), protocol, false, Target::Service(index));
+            if mode == Mode::Snat {
+                tables.enter_any_port(words(VIP), protocol, false, Target::Service(index));
+            }
         }
         let ring = if protocol == PROTOCOL_TCP { 1 } else { 2 };
         let group = Group::default();
@@ -245,4 +248,21 @@ pub fn assert_icmp_checksums(frame: &[u8]) {
     assert_eq!(checksum::full(&frame[14..34], 0), 0, "the IPv4 header's");
     assert_eq!(checksum::full(&frame[34..], 0), 0, "ICMP's");
     assert_eq!(checksum::full(&frame[42..62], 0), 0, "the inner IPv4 header's");
+}
+
+/// The fragments of an IPv4 packet, the first of which has `first` bytes behind its IP header.
+pub fn cut(frame: &[u8], identification: u16, first: usize) -> [Vec<u8>; 2] {
+    let piece = |offset: usize, bytes: &[u8], more: bool| {
+        let mut piece = [&frame[..34], bytes].concat();
+        piece[16..18].copy_from_slice(&((20 + bytes.len()) as u16).to_be_bytes());
+        piece[18..20].copy_from_slice(&identification.to_be_bytes());
+        let field = (offset / 8) as u16 | if more { 0x2000 } else { 0 };
+        piece[20..22].copy_from_slice(&field.to_be_bytes());
+        piece[24..26].fill(0);
+        let sum = checksum::full(&piece[14..34], 0).to_ne_bytes();
+        piece[24..26].copy_from_slice(&sum);
+        piece
+    };
+    let payload = &frame[34..];
+    [piece(0, &payload[..first], true), piece(first, &payload[first..], false)]
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod errors;
+mod fragments;
 
 use std::collections::{HashMap, HashSet};
 

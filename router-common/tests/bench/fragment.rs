@@ -29,8 +29,13 @@ pub fn datagram(ip: Ip, frame: &[u8]) -> Option<(DatagramKey, bool)> {
         }
     };
     let words = |address: IpAddr| words_of(address);
-    let version = if ip == Ip::V4 { 4 } else { 6 };
-    let key = DatagramKey { source: words(source), destination: words(destination), identification, version };
+    let version_and_protocol = if ip == Ip::V4 { 4 } else { 6 } | 6 << 8;
+    let key = DatagramKey {
+        source: words(source),
+        destination: words(destination),
+        identification,
+        version_and_protocol,
+    };
     Some((key, is_first))
 }
 

@@ -162,3 +162,46 @@ fn layer_4_packets_leave_both_alike() {
         assert!(met.contains_key(reason), "no packet was {reason}: {met:?}");
     }
 }
+
+#[test]
+#[ignore = "needs root"]
+fn fragments_of_layer_4_flows_leave_both_alike() {
+    let mut tables = bench::tables(BUCKETS);
+    let layer4 = Layer4::load(&tables).unwrap();
+    let mut identification = 0;
+    for (protocol, mode) in
+        [PROTOCOL_TCP, PROTOCOL_UDP].into_iter().flat_map(|one| MODES.map(|mode| (one, mode)))
+    {
+        let question = bench::from_client((CLIENT, 2_000), mode, protocol, SYN, &[7; 900]);
+        // The first datagram begins the flow, the second finds it.
+        for round in 0..2 {
+            let (_, sent) = bench::carry(&tables.clone(), &question);
+            fragments_agree(&layer4, &mut tables, &question, &mut identification);
+            if mode.sees_answers() && round == 1 {
+                let (source, destination) = bench::ends(&sent, 14);
+                let answer = bench::frame(destination, source, protocol, ACK, &[8; 900]);
+                fragments_agree(&layer4, &mut tables, &answer, &mut identification);
+            }
+        }
+    }
+}
+
+/// Shows both pieces of a packet to both builds, under names that have not been used: in their order, and for the later one also the name of another packet.
+fn fragments_agree(layer4: &Layer4, tables: &mut MemoryTables, packet: &[u8], identification: &mut u16) {
+    loop {
+        let before = tables.clone();
+        let [first, rest] = bench::cut(packet, *identification, 400);
+        let [_, early] = bench::cut(packet, *identification + 1, 400);
+        *identification += 2;
+        // It may be nobody's, or a tick may pass: both are `None`.
+        let reason = compare(layer4, tables, &early);
+        assert!(reason.is_none_or(|reason| reason == PacketReason::L4FragmentUnknown), "{reason:?}");
+        if let [Some(first), Some(rest)] = [first, rest].map(|piece| compare(layer4, tables, &piece)) {
+            let is_carried = matches!(rest, PacketReason::L4Forwarded | PacketReason::L4Answered);
+            assert!(is_carried, "{first:?} {rest:?}");
+            return;
+        }
+        // A tick has passed meanwhile.
+        *tables = before;
+    }
+}

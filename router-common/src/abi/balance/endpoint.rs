@@ -54,6 +54,8 @@ impl Target {
 }
 
 impl Endpoint {
+    /// In `port`: the address and the protocol are a service's, whatever the port.
+    pub const ANY_PORT: u32 = 1 << 25;
     /// In `port`: the address is of IPv6.
     pub const IPV6: u32 = 1 << 24;
 

@@ -7,6 +7,7 @@
 //!
 //! Indexes are stable: a service or an instance keeps its own as long as flows name it, also over a restart of the daemon.
 
+mod course;
 mod endpoint;
 mod flow;
 mod instance;
@@ -15,6 +16,7 @@ mod placement;
 mod service;
 mod settings;
 
+pub use course::Course;
 pub use endpoint::{ENDPOINT_BUCKETS, Endpoint, EndpointBucket, Target};
 pub use flow::{
     BUCKET_FLOWS, CLIENT_FIN, CLOSED, ESTABLISHED, Flow, FlowBucket, FlowId, INSTANCE_FIN, REPLIED,

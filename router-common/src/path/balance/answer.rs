@@ -5,10 +5,11 @@ use super::datagram::{Datagram, join};
 use super::table::{self, ReplyKey};
 use super::tables::Tables;
 use super::{lifetime, rewrite};
-use crate::abi::balance::{Flow, Settings};
+use crate::abi::balance::{Flow, FlowId};
 use crate::abi::reason::PacketReason;
 use crate::path::ports::Packet;
 use crate::path::reporting::Reporting;
+use crate::wire::ipv6::Ipv6;
 
 /// `None` if no flow has this tuple: then it is the stack's, or belongs to a flow that began in user space.
 #[inline(never)]
@@ -19,7 +20,7 @@ pub fn carry<I: Reporting, P: Packet, T: Tables>(
     index: u32,
 ) -> Option<Outcome> {
     let settings = tables.settings()?;
-    let flow = flow_of::<I, T>(tables, settings, datagram, index)?;
+    let (flow, _) = flow_of(tables, datagram, index)?;
     let service = tables.service(flow.service())?;
     let interface = flow.interface.get();
     if !tables.sends_by(interface) {
@@ -41,14 +42,16 @@ pub fn carry<I: Reporting, P: Packet, T: Tables>(
 
 /// The flow that a packet from the instance of this index belongs to.
 #[inline(always)]
-pub fn flow_of<'a, I: Reporting, T: Tables>(
-    tables: &'a T,
-    settings: &Settings,
-    datagram: &Datagram,
-    index: u32,
-) -> Option<&'a Flow> {
+pub fn flow_of<'a, T: Tables>(tables: &'a T, datagram: &Datagram, index: u32) -> Option<(&'a Flow, FlowId)> {
+    let id = tables.answered(datagram, index)?;
+    Some((tables.flows(id.bucket)?.flows.get(id.place as usize)?, id))
+}
+
+/// Where that flow lies. Addresses are compared whole: all but the first word of those of IPv4 are 0.
+#[inline(always)]
+pub fn find<T: Tables>(tables: &T, datagram: &Datagram, index: u32) -> Option<FlowId> {
     let instance = tables.instance(index)?;
-    let ours = table::same::<I>(&instance.source, &datagram.destination);
+    let ours = table::same::<Ipv6>(&instance.source, &datagram.destination);
     let to = if ours { [0; 4] } else { datagram.destination };
     let key = ReplyKey { to, port: datagram.destination_port.into(), instance: index };
     let is = |flow: &Flow| {
@@ -56,10 +59,10 @@ pub fn flow_of<'a, I: Reporting, T: Tables>(
             && match flow.source_port() {
                 0 => {
                     flow.client_port() == datagram.destination_port
-                        && table::same::<I>(&flow.client, &datagram.destination)
+                        && table::same::<Ipv6>(&flow.client, &datagram.destination)
                 }
                 port => ours && port == datagram.destination_port,
             }
     };
-    table::find_reply(tables, settings, &key, is)
+    table::find_reply(tables, tables.settings()?, &key, is)
 }

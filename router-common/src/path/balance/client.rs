@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::datagram::{Datagram, join};
 use super::encapsulate::{self, Outer};
-use super::place::{self, Placement};
+use super::place::Placement;
 use super::table::{self, Key};
 use super::tables::Tables;
 use super::{lifetime, rewrite};
@@ -23,7 +23,7 @@ pub fn carry<I: Outer, P: Packet, T: Tables>(
     if let Some(outcome) = follow::<I, P, T>(packet, tables, datagram, index) {
         return outcome;
     }
-    match place::begin(tables, datagram, index) {
+    match tables.begin(datagram, index) {
         Ok(placement) => deliver_first::<I, P, T>(packet, tables, datagram, index, &placement),
         Err(outcome) => outcome,
     }

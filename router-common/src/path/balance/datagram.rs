@@ -35,6 +35,7 @@ impl<I: Family> Headers<I> {
 }
 
 /// What the later stations need to know. Addresses and ports are as in the packet.
+#[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram {
     pub source: [u32; 4],

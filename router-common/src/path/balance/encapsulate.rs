@@ -4,6 +4,7 @@ use crate::abi::balance::{Instance, Mode};
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
 use crate::path::family::Family;
+use crate::path::fragment::Fragmented;
 use crate::path::ports::Packet;
 use crate::path::reporting::Reporting;
 use crate::wire::Wire;
@@ -15,7 +16,7 @@ use crate::wire::ipv6::{Ipv6, PROTOCOL_IPV6};
 const TTL: u8 = 64;
 
 /// A header that is put around another one of its family.
-pub trait Outer: Reporting {
+pub trait Outer: Reporting + Fragmented {
     const ETHERTYPE: u16;
     /// What the outer header takes from the inner one.
     type Taken: Copy;

@@ -153,7 +153,7 @@ fn to_client<I: Outer, P: Packet, T: Tables>(
     lost: &Datagram,
     index: u32,
 ) -> Option<Outcome> {
-    let flow = answer::flow_of::<I, T>(tables, tables.settings()?, lost, index)?;
+    let (flow, _) = answer::flow_of(tables, lost, index)?;
     let service = tables.service(flow.service())?;
     let interface = flow.interface.get();
     let retold = Retold {

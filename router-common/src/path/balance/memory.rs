@@ -7,11 +7,12 @@ use std::vec::Vec;
 use super::hash;
 use super::tables::Tables;
 use crate::abi::balance::{
-    Affinity, AffinityKey, ENDPOINT_BUCKETS, Endpoint, EndpointBucket, FlowBucket, Group, Instance, Link,
-    NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings, Target,
+    Affinity, AffinityKey, Course, ENDPOINT_BUCKETS, Endpoint, EndpointBucket, FlowBucket, Group, Instance,
+    Link, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings, Target,
 };
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
+use crate::path::fragment::DatagramKey;
 
 /// The tables, with a clock that stands still.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +29,7 @@ pub struct MemoryTables {
     /// Prefix lengths count the set's 32 bits as well.
     pub rules: Vec<(RuleKey, u32, u32)>,
     pub clients: RefCell<HashMap<AffinityKey, Affinity>>,
+    pub datagrams: RefCell<HashMap<DatagramKey, Course>>,
     pub new_flows: NewFlows,
     pub links: Vec<Link>,
     pub ticks: u32,
@@ -36,8 +38,16 @@ pub struct MemoryTables {
 impl MemoryTables {
     /// Enters an endpoint into the first table.
     pub fn enter(&mut self, address: [u32; 4], port: u16, protocol: u8, is_ipv6: bool, target: Target) {
+        self.enter_packed(address, Endpoint::pack_port(port, protocol, is_ipv6), target);
+    }
+
+    /// The same for later fragments.
+    pub fn enter_any_port(&mut self, address: [u32; 4], protocol: u8, is_ipv6: bool, target: Target) {
+        self.enter_packed(address, Endpoint::pack_port(0, protocol, is_ipv6) | Endpoint::ANY_PORT, target);
+    }
+
+    fn enter_packed(&mut self, address: [u32; 4], port: u32, target: Target) {
         self.endpoints.resize_with(2 * ENDPOINT_BUCKETS as usize, EndpointBucket::default);
-        let port = Endpoint::pack_port(port, protocol, is_ipv6);
         let hash = hash::of(self.settings.endpoint_seeds[0].get(), &address, port);
         let bucket = &self.endpoints[hash::scale((hash >> 32) as u32, ENDPOINT_BUCKETS) as usize];
         let place = bucket.endpoints.iter().find(|place| place.port.get() == 0).expect("few endpoints");
@@ -108,6 +118,14 @@ impl Tables for MemoryTables {
 
     fn remember(&self, key: &AffinityKey, affinity: Affinity) {
         self.clients.borrow_mut().insert(*key, affinity);
+    }
+
+    fn recall(&self, key: &DatagramKey) -> Option<Course> {
+        self.datagrams.borrow().get(key).copied()
+    }
+
+    fn note(&self, key: &DatagramKey, course: Course) {
+        self.datagrams.borrow_mut().insert(*key, course);
     }
 
     fn new_flows(&self) -> Option<&NewFlows> {

@@ -4,20 +4,21 @@
 //! business and goes on to the flows that began in user space. No step needs user space: what decides lies in tables that the
 //! daemon has built.
 //!
-//! What is rare (ICMP errors) leaves it for a route of its own ([`Rare`]), which the kernel programs follow out of line.
+//! What is rare (ICMP errors, fragments) leaves it for a route of its own ([`Rare`]), which the kernel programs follow out of line.
 //!
 //! As everywhere on the packet path, a packet is not changed until every check has passed.
 
-mod answer;
+pub mod answer;
 mod client;
 pub mod datagram;
 pub mod encapsulate;
 mod error;
+mod fragment;
 pub mod hash;
 mod lifetime;
 #[cfg(feature = "user")]
 pub mod memory;
-mod place;
+pub mod place;
 mod rewrite;
 mod source_port;
 pub mod table;
@@ -89,6 +90,11 @@ impl Outcome {
         Self { action: Action::Tell, interface: mtu, next_hop: 0, reason: PacketReason::TooLong }
     }
 
+    #[inline(always)]
+    pub const fn is_dropped(self) -> bool {
+        matches!(self.action, Action::Drop)
+    }
+
     /// The MTU that the sender is to be told of.
     #[inline(always)]
     pub const fn mtu_to_tell(self) -> Option<u32> {
@@ -116,6 +122,7 @@ impl Outcome {
 pub enum Rare {
     /// An ICMP message.
     Icmp,
+    Fragment,
 }
 
 /// Carries a packet of a Layer-4 listener. `None` if it is not one's; it is then unchanged.
@@ -142,6 +149,7 @@ fn carry_as<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Optio
 pub fn carry_rare<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T, rare: Rare) -> Option<Outcome> {
     match rare {
         Rare::Icmp => error::carry::<I, P, T>(packet, tables),
+        Rare::Fragment => fragment::carry::<I, P, T>(packet, tables),
     }
 }
 
@@ -155,8 +163,9 @@ pub fn carry_ordinary<I: Outer, P: Packet, T: Tables>(
         return Ok(None);
     };
     let Some(datagram) = &Datagram::read::<I, P>(packet) else {
-        return match packet.view::<I>(Ethernet::LEN).map(I::leads_to_icmp) {
-            Some(Ok(())) => Err(Rare::Icmp),
+        return match packet.view::<I>(Ethernet::LEN) {
+            Some(ip) if ip.is_fragment() => Err(Rare::Fragment),
+            Some(ip) if ip.leads_to_icmp().is_ok() => Err(Rare::Icmp),
             _ => Ok(None),
         };
     };

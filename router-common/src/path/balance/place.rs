@@ -49,8 +49,52 @@ pub struct Placement {
     pub reason: PacketReason,
 }
 
-/// Places a packet that belongs to no stored flow of the service of this index.
+/// A placement, or what becomes of a packet without one, in a register: global functions of the kernel programs return nothing else.
+#[inline(always)]
+pub const fn pack(placed: &Result<Placement, Outcome>) -> u64 {
+    match placed {
+        Ok(Placement { instance, flow, reason }) => {
+            let flow = match flow {
+                Some(id) => id.pack(),
+                None => 0,
+            };
+            PLACED << 56 | (*reason as u64) << 40 | (*instance as u64 & 0xffff) << 24 | flow as u64
+        }
+        Err(outcome) => {
+            let kind = if outcome.is_dropped() { DROPPED } else { PASSED };
+            kind << 56 | (outcome.reason as u64) << 40
+        }
+    }
+}
+
+const PLACED: u64 = 1;
+const PASSED: u64 = 2;
+const DROPPED: u64 = 3;
+
+#[inline(always)]
+pub fn unpack(word: u64) -> Result<Placement, Outcome> {
+    let reason = PacketReason::of((word >> 40) as u32 & 0xffff);
+    match word >> 56 {
+        PLACED => {
+            let flow = match word as u32 & 0x00ff_ffff {
+                0 => None,
+                id => Some(FlowId::unpack(id)),
+            };
+            Ok(Placement { instance: (word >> 24) as u32 & 0xffff, flow, reason })
+        }
+        PASSED => Err(Outcome::pass(reason)),
+        _ => Err(Outcome::drop(reason)),
+    }
+}
+
+/// [`begin`] with a stack frame of its own.
 #[inline(never)]
+pub fn begin_apart<T: Tables>(tables: &T, datagram: &Datagram, index: u32) -> Result<Placement, Outcome> {
+    begin(tables, datagram, index)
+}
+
+/// Places a packet that belongs to no stored flow of the service of this index.
+#[inline(always)]
 pub fn begin<T: Tables>(tables: &T, datagram: &Datagram, index: u32) -> Result<Placement, Outcome> {
     let (Some(settings), Some(service)) = (tables.settings(), tables.service(index)) else {
         return Err(Outcome::pass(PacketReason::L4NoService));
@@ -229,4 +273,23 @@ fn store<T: Tables>(tables: &T, arrival: &Arrival<'_>, id: FlowId, instance: u32
     }
     table::publish(tables, bucket, id.place, hash);
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_comes_out_again() {
+        for flow in [None, Some(FlowId { bucket: 0, place: 0 }), Some(FlowId { bucket: 0xf_ffff, place: 14 })]
+        {
+            for (instance, reason) in [(1, PacketReason::L4Placed), (8_191, PacketReason::L4Flood)] {
+                let unpacked = unpack(pack(&Ok(Placement { instance, flow, reason }))).unwrap();
+                assert_eq!((unpacked.instance, unpacked.flow, unpacked.reason), (instance, flow, reason));
+            }
+        }
+        for outcome in [Outcome::pass(PacketReason::L4Denied), Outcome::drop(PacketReason::L4NoSourcePort)] {
+            assert_eq!(unpack(pack(&Err(outcome))).unwrap_err(), outcome);
+        }
+    }
 }

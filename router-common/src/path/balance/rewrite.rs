@@ -9,6 +9,7 @@ use crate::path::ports::Packet;
 use crate::path::reporting::Reporting;
 use crate::wire::checksum::Diff;
 use crate::wire::ethernet::Ethernet;
+use crate::wire::{Net32, PROTOCOL_TCP};
 
 /// The Ethernet addresses towards a next hop, in the order of the header.
 #[inline(always)]
@@ -41,6 +42,39 @@ pub fn translate<I: Reporting, P: Packet>(
         packet.fix_checksum(Headers::<I>::TCP_CHECKSUM, addresses, rest, header)
     } else {
         packet.fix_udp_checksum(Headers::<I>::UDP_CHECKSUM, addresses, rest, header)
+    }
+}
+
+/// The same for a fragment. Only a first one has ports and a checksum, from `transport` on, and that covers nothing which changes in the others.
+#[inline(always)]
+pub fn translate_fragment<I: Reporting, P: Packet>(
+    packet: &mut P,
+    ethernet_addresses: [u32; 3],
+    source: &[Shared32; 4],
+    destination: &[Shared32; 4],
+    first: Option<(u32, usize, u8)>,
+) -> bool {
+    let Some(ethernet) = packet.view_mut::<Ethernet>(0) else { return false };
+    for (word, new) in ethernet.addresses.iter_mut().zip(ethernet_addresses) {
+        word.set_raw(new);
+    }
+    let Some(ip) = packet.view_mut::<I>(Ethernet::LEN) else { return false };
+    let addresses = ip.replace_addresses(source, destination);
+    let header = ip.refresh(addresses);
+    let Some((ports, transport, protocol)) = first else {
+        if let Some(change) = header {
+            packet.fix_sum(change);
+        }
+        return true;
+    };
+    let Some(old_ports) = packet.view_mut::<Net32>(transport) else { return false };
+    let mut rest = Diff::default();
+    rest.replace(old_ports.raw(), ports);
+    old_ports.set_raw(ports);
+    if protocol == PROTOCOL_TCP {
+        packet.fix_checksum(transport + 16, addresses, rest, header)
+    } else {
+        packet.fix_udp_checksum(transport + 6, addresses, rest, header)
     }
 }
 

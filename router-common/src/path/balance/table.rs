@@ -229,12 +229,12 @@ fn take_place<T: Tables>(tables: &T, bucket: &ReplyBucket, word: u32) -> Option<
 
 /// The live flow whose answers have this tuple. `is` compares what the tag cannot.
 #[inline(always)]
-pub fn find_reply<'a, T: Tables>(
-    tables: &'a T,
+pub fn find_reply<T: Tables>(
+    tables: &T,
     settings: &Settings,
     key: &ReplyKey,
     is: impl Fn(&Flow) -> bool,
-) -> Option<&'a Flow> {
+) -> Option<FlowId> {
     let (bucket, tag) = key.place(settings);
     let bucket = tables.replies(bucket)?;
     for cell in &bucket.refs {
@@ -248,7 +248,7 @@ pub fn find_reply<'a, T: Tables>(
                 continue;
             };
             if held.get() & TAG_STATE == TAG_LIVE && is(flow) {
-                return Some(flow);
+                return Some(id);
             }
         }
     }

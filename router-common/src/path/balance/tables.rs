@@ -1,13 +1,17 @@
 //! What this route needs from its surroundings, beside the packet: the tables of `abi::balance`. The kernel programs implement it over BPF maps,
 //! the host tests over plain memory.
 
+use super::datagram::Datagram;
+use super::place::{self, Placement};
 use super::table::{self, ReplyKey};
+use super::{Outcome, answer};
 use crate::abi::balance::{
-    Affinity, AffinityKey, EndpointBucket, FlowBucket, FlowId, Group, Instance, Link, NewFlows, ReplyBucket,
-    RingChunk, RuleKey, Service, Settings,
+    Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, FlowId, Group, Instance, Link, NewFlows,
+    ReplyBucket, RingChunk, RuleKey, Service, Settings,
 };
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
+use crate::path::fragment::DatagramKey;
 
 pub trait Tables {
     fn settings(&self) -> Option<&Settings>;
@@ -25,6 +29,10 @@ pub trait Tables {
 
     fn affinity(&self, key: &AffinityKey) -> Option<Affinity>;
     fn remember(&self, key: &AffinityKey, affinity: Affinity);
+
+    /// Where the latest few thousand fragmented datagrams go.
+    fn recall(&self, key: &DatagramKey) -> Option<Course>;
+    fn note(&self, key: &DatagramKey, course: Course);
 
     /// The counter of this CPU.
     fn new_flows(&self) -> Option<&NewFlows>;
@@ -54,7 +62,25 @@ pub trait Tables {
     /// Monotonic time in ticks, read from the clock.
     fn ticks(&self) -> u32;
 
-    // Two steps with many paths inside. The kernel programs make them functions which the verifier follows once, whoever calls them.
+    // Steps with many paths inside. The kernel programs make them functions which the verifier follows once, whoever calls them.
+
+    /// See [`place::begin`].
+    #[inline(always)]
+    fn begin(&self, datagram: &Datagram, service: u32) -> Result<Placement, Outcome>
+    where
+        Self: Sized,
+    {
+        place::begin_apart(self, datagram, service)
+    }
+
+    /// See [`answer::find`].
+    #[inline(always)]
+    fn answered(&self, datagram: &Datagram, instance: u32) -> Option<FlowId>
+    where
+        Self: Sized,
+    {
+        answer::find(self, datagram, instance)
+    }
 
     /// See [`table::claim`].
     #[inline(always)]

@@ -1,9 +1,10 @@
 //! The table of endpoints: written whole into the half that is not in force, which is then named by one word.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use router_common::abi::balance::{ENDPOINT_BUCKETS, EndpointBucket, Target};
+use router_common::abi::balance::{ENDPOINT_BUCKETS, Endpoint, EndpointBucket, Target};
 use router_common::abi::key::words_of;
 use router_common::path::balance::hash;
 
@@ -37,7 +38,11 @@ impl Endpoints {
             wanted.insert(entry(key), Target::Instance(place).pack());
         }
         for (key, place) in services.iter() {
-            wanted.insert(entry(key), Target::Service(place).pack());
+            let (port, address) = entry(key);
+            wanted.insert((port, address), Target::Service(place).pack());
+            // Later fragments have no port.
+            let any = pack_port(EndpointKey { address: SocketAddr::new(key.address.ip(), 0), ..key });
+            wanted.insert((any | Endpoint::ANY_PORT, address), Target::Service(place).pack());
         }
         let resting = self.exchanged.is_some_and(|at| now.saturating_duration_since(at) < REST);
         if wanted == self.in_force && self.exchanged.is_some() || resting {

@@ -6,7 +6,7 @@ use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, Map, MapData, PerCpuArray, PerCpuValues};
 use router_common::abi::balance::{
-    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, Link, ReplyBucket, RingChunk,
+    Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, ReplyBucket, RingChunk,
     RuleKey, Service, Settings,
 };
 use router_common::abi::flow::Flow;
@@ -42,6 +42,7 @@ pub struct LiveMaps {
     rules: LpmTrie<MapData, RuleKey, u32>,
     clients: HashMap<MapData, AffinityKey, Affinity>,
     datagrams: HashMap<MapData, DatagramKeyBytes, [u32; 2]>,
+    courses: HashMap<MapData, DatagramKeyBytes, Course>,
     answer_budget: PerCpuArray<MapData, BudgetBytes>,
     new_flows: PerCpuArray<MapData, NewFlowsBytes>,
 }
@@ -74,6 +75,7 @@ impl LiveMaps {
             clients: HashMap::try_from(Map::LruHashMap(pinned("AFFINITY")?)).map_err(map_error)?,
             links: mapped(&array("LINKS")?)?,
             datagrams: HashMap::try_from(Map::LruHashMap(own("DATAGRAMS")?)).map_err(map_error)?,
+            courses: HashMap::try_from(Map::LruHashMap(own("L4_DATAGRAMS")?)).map_err(map_error)?,
             answer_budget: PerCpuArray::try_from(Map::PerCpuArray(own("ANSWER_BUDGET")?))
                 .map_err(map_error)?,
             new_flows: PerCpuArray::try_from(Map::PerCpuArray(pinned("NEW_FLOWS")?)).map_err(map_error)?,
@@ -96,6 +98,11 @@ impl LiveMaps {
     /// A flow and a time, as in [`Datagram`](router_common::path::fragment::Datagram).
     pub fn datagram(&self, key: &DatagramKey) -> Option<[u32; 2]> {
         self.datagrams.get(&bytes_of_key(key), 0).ok()
+    }
+
+    /// Where a fragmented datagram of a Layer-4 flow goes.
+    pub fn course(&self, key: &DatagramKey) -> Option<Course> {
+        self.courses.get(&bytes_of_key(key), 0).ok()
     }
 
     pub(super) fn answer_budget(&self) -> Option<PerCpuValues<BudgetBytes>> {

@@ -9,7 +9,7 @@ use std::fs;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
-use router_common::abi::balance::{Affinity, AffinityKey, FlowBucket, Link, ReplyBucket};
+use router_common::abi::balance::{Affinity, AffinityKey, Course, FlowBucket, Link, ReplyBucket};
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, FlowRef};
 use router_common::abi::reason::PacketReason;
@@ -62,6 +62,7 @@ pub struct Copies {
     pub keys: Vec<(FlowKey, FlowRef)>,
     pub flows: Vec<(u32, Flow)>,
     pub datagrams: Vec<(DatagramKey, [u32; 2])>,
+    pub courses: Vec<(DatagramKey, Course)>,
     pub buckets: Vec<(u32, FlowBucket)>,
     pub replies: Vec<(u32, ReplyBucket)>,
     pub clients: Vec<(AffinityKey, Affinity)>,
@@ -94,6 +95,7 @@ pub struct Shadow {
     replies: Copied<u32, [u8; size_of::<ReplyBucket>()]>,
     links: Copied<u32, [u8; size_of::<Link>()]>,
     datagrams: Copied<DatagramKeyBytes, [u32; 2]>,
+    courses: Copied<DatagramKeyBytes, Course>,
     clients: Copied<AffinityKey, Affinity>,
     answer_budget: PerCpuArray<MapData, BudgetBytes>,
     new_flows: PerCpuArray<MapData, NewFlowsBytes>,
@@ -156,6 +158,7 @@ impl Shadow {
             replies,
             links,
             datagrams: Copied::of(take(&mut ebpf, "DATAGRAMS")?)?,
+            courses: Copied::of(take(&mut ebpf, "L4_DATAGRAMS")?)?,
             clients: Copied::of(take(&mut ebpf, "AFFINITY")?)?,
             answer_budget,
             new_flows,
@@ -184,6 +187,9 @@ impl Shadow {
         let datagrams: Vec<_> =
             copies.datagrams.iter().map(|(key, datagram)| (bytes_of_key(key), *datagram)).collect();
         self.datagrams.hold(&datagrams)?;
+        let courses: Vec<_> =
+            copies.courses.iter().map(|(key, course)| (bytes_of_key(key), *course)).collect();
+        self.courses.hold(&courses)?;
         self.clients.hold(&copies.clients)?;
         if let Some(budgets) = live.answer_budget() {
             self.answer_budget.set(0, budgets, 0).map_err(map_error)?;

@@ -5,7 +5,7 @@
 use std::cell::{OnceCell, RefCell};
 
 use router_common::abi::balance::{
-    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, Link, NewFlows, ReplyBucket,
+    Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, NewFlows, ReplyBucket,
     RingChunk, RuleKey, Service, Settings, TICK_SHIFT,
 };
 use router_common::abi::flow::Flow;
@@ -37,6 +37,7 @@ struct Reached<'a> {
     live: &'a LiveMaps,
     keys: RefCell<Vec<(FlowKey, FlowRef)>>,
     datagrams: RefCell<Vec<(DatagramKey, [u32; 2])>>,
+    courses: RefCell<Vec<(DatagramKey, Course)>>,
     clients: RefCell<Vec<(AffinityKey, Affinity)>>,
     flows: Copied<Flow>,
     buckets: Copied<FlowBucket>,
@@ -53,6 +54,7 @@ impl<'a> Reached<'a> {
             live,
             keys: RefCell::default(),
             datagrams: RefCell::default(),
+            courses: RefCell::default(),
             clients: RefCell::default(),
             flows: Copied::default(),
             buckets: Copied::default(),
@@ -69,6 +71,7 @@ impl<'a> Reached<'a> {
         Copies {
             keys: self.keys.borrow().clone(),
             datagrams: self.datagrams.borrow().clone(),
+            courses: self.courses.borrow().clone(),
             clients: self.clients.borrow().clone(),
             flows: self.flows.again(|slot| live.flows.get(slot as usize).cloned()),
             buckets: self.buckets.again(|index| live.l4_flows.get(index as usize).cloned()),
@@ -209,6 +212,17 @@ impl Tables for Reached<'_> {
     }
 
     fn remember(&self, _: &AffinityKey, _: Affinity) {}
+
+    fn recall(&self, key: &DatagramKey) -> Option<Course> {
+        let found = self.live.course(key)?;
+        let mut courses = self.courses.borrow_mut();
+        if !courses.iter().any(|(known, _)| known == key) {
+            courses.push((*key, found));
+        }
+        Some(found)
+    }
+
+    fn note(&self, _: &DatagramKey, _: Course) {}
 
     fn new_flows(&self) -> Option<&NewFlows> {
         Some(&self.new_flows)
