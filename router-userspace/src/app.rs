@@ -48,6 +48,7 @@ use crate::proxy::decision_log;
 use crate::proxy::listener::{self, Workers};
 use crate::proxy::settings::{Context, Listener};
 use crate::proxy::source::SourceAddresses;
+use crate::surroundings::{self, Warning};
 
 /// Open files that a busy gateway needs: two for each relayed connection.
 const WANTED_FILES: u64 = 1 << 20;
@@ -62,7 +63,10 @@ pub fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     if arguments.check {
-        let Some(_) = shown(config::load(&arguments.config)) else { return ExitCode::FAILURE };
+        let Some(plan) = shown(config::load(&arguments.config)) else { return ExitCode::FAILURE };
+        for Warning { message, help } in surroundings::warnings(&plan) {
+            eprintln!("  warning: {message}\n  help: {help}");
+        }
         println!("{} is valid", arguments.config.display());
         return ExitCode::SUCCESS;
     }
@@ -92,6 +96,9 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
 
     let Started { running, plan, damage } = started;
     tell_of_changes(&running, damage);
+    for Warning { message, help } in surroundings::warnings(&plan) {
+        tracing::warn!(help, "{message}");
+    }
     let Plan { daemon, datapath, listeners, table, reports, warnings, .. } = plan;
     if !warnings.is_empty() {
         show(&warnings);

@@ -41,6 +41,11 @@ fn an_instance_without_a_route_gets_no_flows_until_it_has_one(family: Family) {
     assert_eq!(router.ctl(["status"])["datapath"]["l4_unroutable_instances"], 1);
     assert!(router.metrics().contains("\nrouter_l4_unroutable_instances 1\n"));
     assert!(router.log().contains("no route leads to an instance"), "{}", router.log());
+    let mut check = lab.command(Host::Gateway, router::binary("routerd"));
+    let checked = check.arg("--check").arg("--config").arg(router.configuration_file()).output().unwrap();
+    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(checked.status.success(), "a route may come later: {said}");
+    assert!(said.contains(&format!("no route leads to instance lost ({lost})")), "{said}");
 
     lab.ip(Host::Gateway, &format!("route add {network} via {way}"));
     router.eventually(PATIENCE, "the instance takes flows once a route leads to it", |_| {

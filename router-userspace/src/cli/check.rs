@@ -7,11 +7,15 @@ use super::Exit;
 use super::table::{BAD, GOOD};
 use crate::config::{self, Problems};
 use crate::control::protocol::{Check, Problem, located};
+use crate::surroundings::{self, Warning};
 
 pub(super) fn run(file: &Path, json: bool, out: &mut dyn Write) -> io::Result<Exit> {
-    let (errors, warnings) = match config::load(file) {
-        Ok(plan) => (None, Some(plan.warnings).filter(|warnings| !warnings.is_empty())),
-        Err(errors) => (Some(errors), None),
+    let (errors, warnings, surroundings) = match config::load(file) {
+        Ok(plan) => {
+            let surroundings = surroundings::warnings(&plan);
+            (None, Some(plan.warnings).filter(|warnings| !warnings.is_empty()), surroundings)
+        }
+        Err(errors) => (Some(errors), None, Vec::new()),
     };
     let exit = if errors.is_none() { Exit::Ok } else { Exit::Negative };
     if json {
@@ -19,7 +23,7 @@ pub(super) fn run(file: &Path, json: bool, out: &mut dyn Write) -> io::Result<Ex
             file: file.display().to_string(),
             valid: exit == Exit::Ok,
             errors: listed(errors),
-            warnings: listed(warnings),
+            warnings: listed(warnings).into_iter().chain(surroundings.iter().map(of_this_host)).collect(),
         };
         serde_json::to_writer(&mut *out, &check)?;
         writeln!(out)?;
@@ -29,13 +33,28 @@ pub(super) fn run(file: &Path, json: bool, out: &mut dyn Write) -> io::Result<Ex
     for problems in [&errors, &warnings].into_iter().flatten() {
         write!(out, "{}", problems.graphical(true))?;
     }
-    let (style, verdict) = match (&errors, &warnings) {
+    for Warning { message, help } in &surroundings {
+        writeln!(out, "  warning: {message}\n  help: {help}")?;
+    }
+    let warned = warnings.as_ref().map_or(0, Problems::len) + surroundings.len();
+    let (style, verdict) = match (&errors, warned) {
         (Some(errors), _) => (BAD, counted(errors.len(), "error")),
-        (None, Some(warnings)) => (GOOD, format!("valid, with {}", counted(warnings.len(), "warning"))),
-        (None, None) => (GOOD, "valid".to_owned()),
+        (None, 0) => (GOOD, "valid".to_owned()),
+        (None, warned) => (GOOD, format!("valid, with {}", counted(warned, "warning"))),
     };
     writeln!(out, "{}: {style}{verdict}{style:#}", file.display())?;
     Ok(exit)
+}
+
+/// It lies in no place of the file.
+fn of_this_host(warning: &Warning) -> Problem {
+    Problem {
+        file: "this host".to_owned(),
+        message: warning.message.clone(),
+        help: Some(warning.help.clone()),
+        line: None,
+        column: None,
+    }
 }
 
 fn counted(count: usize, what: &str) -> String {

@@ -31,7 +31,7 @@ const OURS: [&str; 7] = [
 ];
 
 /// A room, and what it may use of the other rooms. `app` may use all, and is used by none.
-const ROOMS: [(&str, &[&str]); 9] = [
+const ROOMS: [(&str, &[&str]); 10] = [
     ("core", &[]),
     ("config", &["core"]),
     ("proxy", &["core", "flows"]),
@@ -39,8 +39,9 @@ const ROOMS: [(&str, &[&str]); 9] = [
     ("flows", &["core::session"]),
     ("control", &["core", "config", "flows"]),
     ("simulate", &["core", "config"]),
-    ("cli", &["config", "control::protocol", "simulate"]),
-    ("app", &["core", "config", "proxy", "probe", "flows", "control", "simulate", "cli"]),
+    ("surroundings", &["core", "config", "flows::netlink"]),
+    ("cli", &["config", "control::protocol", "simulate", "surroundings"]),
+    ("app", &["core", "config", "proxy", "probe", "flows", "control", "simulate", "surroundings", "cli"]),
 ];
 
 /// What `core` may not touch, because time, randomness and the state of the world are its arguments.
