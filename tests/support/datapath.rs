@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, PerCpuValues};
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::TcAttachOptions;
-use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
+use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions, TestRunResult, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use router::flows::kernel::OBJECT;
 use router_common::abi::flow::Flow;
@@ -21,10 +21,15 @@ use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::memory::MemoryFlows;
 
 use crate::lab::PinDirectory;
+use crate::xdp_maps::XdpMaps;
 
 pub const TC_ACT_UNSPEC: i32 = -1;
 pub const TC_ACT_SHOT: i32 = 2;
 pub const TC_ACT_REDIRECT: i32 = 7;
+
+pub const XDP_DROP: i32 = 1;
+pub const XDP_PASS: i32 = 2;
+pub const XDP_REDIRECT: i32 = 4;
 
 /// The longest frame that fits into a page beside what the kernel keeps there.
 pub const LONGEST_FRAME: usize = 3_500;
@@ -63,6 +68,7 @@ pub struct Datapath {
     packets: PerCpuArray<MapData, u64>,
     answer_budget: RefCell<PerCpuArray<MapData, [u32; 2]>>,
     datagrams: RefCell<HashMap<MapData, [u8; size_of::<DatagramKey>()], [u32; 2]>>,
+    pub xdp: XdpMaps,
     ebpf: Ebpf,
     _pins: PinDirectory,
 }
@@ -85,6 +91,8 @@ impl Datapath {
                 ebpf.program_mut(name).with_context(|| format!("no program {name}"))?.try_into()?;
             program.load().with_context(|| format!("the verifier refuses {name}"))?;
         }
+        load_xdp(&mut ebpf, "router_xdp")?;
+        let xdp = XdpMaps::take(&mut ebpf)?;
         let mut take = |name: &str| ebpf.take_map(name).ok_or_else(|| anyhow!("no map {name}"));
         Ok(Self {
             keys: RefCell::new(take("KEYS")?.try_into()?),
@@ -96,6 +104,7 @@ impl Datapath {
             packets: take("PACKETS")?.try_into()?,
             datagrams: RefCell::new(take("DATAGRAMS")?.try_into()?),
             answer_budget: RefCell::new(take("ANSWER_BUDGET")?.try_into()?),
+            xdp,
             ebpf,
             _pins: pins,
         })
@@ -192,6 +201,11 @@ impl Datapath {
         self.run("router_ingress", frame, 1)
     }
 
+    /// A frame arrives at an interface with XDP.
+    pub fn xdp(&self, frame: &[u8]) -> Result<Ran> {
+        run_xdp(&self.ebpf, "router_xdp", frame, 1)
+    }
+
     /// A frame leaves.
     pub fn egress(&self, frame: &[u8]) -> Result<Ran> {
         self.run("router_egress", frame, 1)
@@ -232,12 +246,30 @@ impl Datapath {
     }
 
     fn run(&self, program: &str, frame: &[u8], rounds: u32) -> Result<Ran> {
-        run(self.ebpf.program(program).context("the program was loaded")?.try_into()?, frame, rounds)
+        let program: &SchedClassifier =
+            self.ebpf.program(program).context("the program was loaded")?.try_into()?;
+        run(program, frame, rounds)
     }
 }
 
+/// Loads an XDP program, while its maps are still with it.
+pub(crate) fn load_xdp(ebpf: &mut Ebpf, name: &str) -> Result<()> {
+    let program: &mut Xdp =
+        ebpf.program_mut(name).with_context(|| format!("no program {name}"))?.try_into()?;
+    program.load().with_context(|| format!("the verifier refuses {name}"))
+}
+
+/// The same as [`run`] for an XDP program. An encapsulated frame comes out longer.
+pub(crate) fn run_xdp(ebpf: &Ebpf, name: &str, frame: &[u8], rounds: u32) -> Result<Ran> {
+    let program: &Xdp = ebpf.program(name).with_context(|| format!("no program {name}"))?.try_into()?;
+    run(program, frame, rounds)
+}
+
 /// A frame arrives at a program; it is sent through again as it came out, `rounds` times in all.
-pub(crate) fn run(program: &SchedClassifier, frame: &[u8], rounds: u32) -> Result<Ran> {
+pub(crate) fn run<P>(program: &P, frame: &[u8], rounds: u32) -> Result<Ran>
+where
+    P: for<'a> TestRun<Opts<'a> = TestRunOptions<'a>, Result = TestRunResult>,
+{
     let mut out = vec![0; frame.len() + 64];
     let options = TestRunOptions {
         data_in: Some(frame),

@@ -17,8 +17,9 @@ use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
 use router_common::path::balance::memory::MemoryTables;
 
-use crate::datapath::{Ran, run};
+use crate::datapath::{Ran, load_xdp, run, run_xdp};
 use crate::lab::PinDirectory;
+use crate::xdp_maps::XdpMaps;
 
 /// An array map whose values are written and read as bytes.
 struct Values<T, const N: usize> {
@@ -68,6 +69,7 @@ pub struct Layer4 {
     rules: RefCell<LpmTrie<MapData, RuleKey, u32>>,
     clients: RefCell<HashMap<MapData, AffinityKey, Affinity>>,
     packets: PerCpuArray<MapData, u64>,
+    pub xdp: XdpMaps,
     ebpf: Ebpf,
     _pins: PinDirectory,
 }
@@ -93,6 +95,8 @@ impl Layer4 {
         let program: &mut SchedClassifier =
             ebpf.program_mut("router_layer4").context("no program router_layer4")?.try_into()?;
         program.load().context("the verifier refuses router_layer4")?;
+        load_xdp(&mut ebpf, "router_xdp_layer4")?;
+        let xdp = XdpMaps::take(&mut ebpf)?;
         let ebpf_ = &mut ebpf;
         let layer4 = Self {
             settings: Values::take(ebpf_, "BALANCE_SETTINGS")?,
@@ -107,6 +111,7 @@ impl Layer4 {
             rules: RefCell::new(map(ebpf_, "CLIENT_RULES")?.try_into()?),
             clients: RefCell::new(map(ebpf_, "AFFINITY")?.try_into()?),
             packets: map(ebpf_, "PACKETS")?.try_into()?,
+            xdp,
             ebpf,
             _pins: pins,
         };
@@ -163,7 +168,14 @@ impl Layer4 {
 
     /// A frame arrives; it is sent through again as it came out, `rounds` times in all.
     pub fn run(&self, frame: &[u8], rounds: u32) -> Result<Ran> {
-        run(self.ebpf.program("router_layer4").context("the program was loaded")?.try_into()?, frame, rounds)
+        let program: &SchedClassifier =
+            self.ebpf.program("router_layer4").context("the program was loaded")?.try_into()?;
+        run(program, frame, rounds)
+    }
+
+    /// The same at an interface with XDP.
+    pub fn run_xdp(&self, frame: &[u8], rounds: u32) -> Result<Ran> {
+        run_xdp(&self.ebpf, "router_xdp_layer4", frame, rounds)
     }
 }
 

@@ -28,6 +28,7 @@ mod unruly;
 pub mod unwrapper;
 mod watchdog;
 pub mod xdp;
+pub mod xdp_maps;
 
 pub use connection::Connection;
 pub use curl::{Curl, Reply};

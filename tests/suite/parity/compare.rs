@@ -4,22 +4,97 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, Side};
+use router_common::abi::reason::{PacketReason, XdpReason};
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
+use router_common::path::parse::Version;
+use router_common::path::xdp::{self, Outcome, Ready};
 use router_common::path::{self, Verdict};
+use router_common::wire::ipv4::Ipv4;
+use router_common::wire::ipv6::Ipv6;
 use support::Datapath;
-use support::datapath::{TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, bytes_of_key, monotonic_now};
+use support::datapath::{
+    Ran, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, XDP_DROP, XDP_PASS, XDP_REDIRECT, bytes_of_key,
+    monotonic_now,
+};
+use support::xdp_maps::KnownInterfaces;
 
 use crate::pictures::bench::ip::Ip;
 use crate::pictures::bench::model::{Marks, walk};
 
-/// Runs one frame through both builds; `table` is what it meets and stays as it is.
+/// Runs one frame through both builds, at TC and in XDP; `table` is what it meets and stays as it is.
 pub fn compare(datapath: &Datapath, table: &MemoryFlows, frame: &[u8]) {
     let frame = &addressed_to(LOOPBACK, frame);
+    let at_tc = |frame: &mut Frame, table: MemoryFlows, clock: &StoppedClock| {
+        let verdict = path::carry(frame, &table, clock);
+        Fate {
+            action: action(verdict),
+            counted: Some(verdict.reason()),
+            words: format!("{verdict:?}"),
+            table,
+        }
+    };
+    meet(datapath, table, frame, |frame| datapath.ingress(frame).unwrap(), at_tc);
+    // Of the next hops' MTUs XDP must know something.
+    let known = table.clone();
+    for hop in known.next_hops.iter().filter(|hop| hop.mtu.get() == 0) {
+        hop.mtu.set(1_500);
+    }
+    compare_in_xdp(datapath, &known, frame);
+}
+
+fn compare_in_xdp(datapath: &Datapath, table: &MemoryFlows, frame: &[u8]) {
+    // Now and then the way out is closed.
+    let open = frame.iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte)) % 8 != 0;
+    let interfaces = KnownInterfaces::sending(|_| open);
+    datapath.xdp.hold(&interfaces).unwrap();
+    let before = datapath.xdp.frames().unwrap();
+    let mut done = None;
+    let in_xdp = |frame: &mut Frame, table: MemoryFlows, clock: &StoppedClock| {
+        let ready = Ready { inner: table, interfaces };
+        let outcome = match xdp::arriving(frame) {
+            Ok(Version::V4) => xdp::carry_as::<Ipv4, _, _, _, _>(frame, &ready, clock),
+            Ok(Version::V6) => xdp::carry_as::<Ipv6, _, _, _, _>(frame, &ready, clock),
+            Err(reason) => Outcome::Pass(reason),
+        };
+        let (action, counted, reason) = fate_in_xdp(outcome);
+        done = Some(reason);
+        Fate { action, counted, words: format!("{outcome:?}"), table: ready.inner }
+    };
+    meet(datapath, table, frame, |frame| datapath.xdp(frame).unwrap(), in_xdp);
+    let mut expected = before;
+    expected[done.expect("the host's build has run").index()] += 1;
+    assert_eq!(datapath.xdp.frames().unwrap(), expected);
+}
+
+/// What the kernel is told, under which reason the packet is counted, and what is noted of the frame.
+pub fn fate_in_xdp(outcome: Outcome) -> (i32, Option<PacketReason>, XdpReason) {
+    match outcome {
+        Outcome::Pass(reason) => (XDP_PASS, None, reason),
+        Outcome::Drop(reason) => (XDP_DROP, Some(reason), XdpReason::Dropped),
+        Outcome::Redirect { reason, .. } => (XDP_REDIRECT, Some(reason), XdpReason::Carried),
+    }
+}
+
+/// What the host's build makes of a frame.
+struct Fate {
+    action: i32,
+    counted: Option<PacketReason>,
+    words: String,
+    table: MemoryFlows,
+}
+
+fn meet(
+    datapath: &Datapath,
+    table: &MemoryFlows,
+    frame: &[u8],
+    run: impl FnOnce(&[u8]) -> Ran,
+    carry: impl FnOnce(&mut Frame, MemoryFlows, &StoppedClock) -> Fate,
+) {
     datapath.hold(table).unwrap();
     let counted_before = datapath.packets().unwrap();
     let (began, coarse_began) = monotonic_now();
-    let ran = datapath.ingress(frame).unwrap();
+    let ran = run(frame);
     let (ended, coarse_ended) = monotonic_now();
     let counted = datapath.packets().unwrap();
     let flow = datapath.flow(0).unwrap();
@@ -40,13 +115,15 @@ pub fn compare(datapath: &Datapath, table: &MemoryFlows, frame: &[u8]) {
     // As full as the kernel's, which was filled just now.
     let host = MemoryFlows { answer_budget: AnswerBudget::default(), ..table.clone() };
     let mut packet = Frame(frame.to_vec());
-    let verdict = path::carry(&mut packet, &host, &StoppedClock(now));
+    let Fate { action, counted: reason, words, table: host } = carry(&mut packet, host, &StoppedClock(now));
 
-    assert_eq!(ran.frame, packet.0, "the bytes differ");
-    assert_eq!(ran.action, action(verdict), "{verdict:?}");
+    assert_eq!(ran.frame, packet.0, "the bytes differ: {words}");
+    assert_eq!(ran.action, action, "{words}");
     let mut expected = counted_before;
-    expected[verdict.reason().index()] += 1;
-    assert_eq!(counted, expected, "one packet is counted, as {:?}", verdict.reason());
+    if let Some(reason) = reason {
+        expected[reason.index()] += 1;
+    }
+    assert_eq!(counted, expected, "{words} is counted, as {reason:?}");
     let (mut kernel, mut host_marks) = (Marks::of(&flow), Marks::of(&host.flows[0]));
     let old = Marks::of(&table.flows[0]);
     for ((kernel, host), old) in kernel.iter_mut().zip(&mut host_marks).zip(&old) {

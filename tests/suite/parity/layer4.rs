@@ -6,13 +6,20 @@ use bench::{ACK, CLIENT, FIN, MODES, RST, SYN};
 use router_common::abi::balance::{
     DENY, Mode, RuleKey, SILENT, TAKES_FLOWS, TAKES_RETURNING_CLIENTS, TICK_SHIFT, UNREACHABLE,
 };
-use router_common::abi::reason::PacketReason;
+use router_common::abi::reason::{PacketReason, XdpReason};
 use router_common::path::Verdict;
 use router_common::path::balance::memory::MemoryTables;
+use router_common::path::memory::Frame;
+use router_common::path::parse::Version;
+use router_common::path::xdp::{self, Outcome, Ready};
+use router_common::wire::ipv4::Ipv4;
+use router_common::wire::ipv6::Ipv6;
 use router_common::wire::{PROTOCOL_TCP, PROTOCOL_UDP};
-use support::datapath::{TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, monotonic_now, runs};
+use support::datapath::{Ran, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, monotonic_now, runs};
 use support::layer4::{Layer4, bytes_of};
+use support::xdp_maps::KnownInterfaces;
 
+use crate::compare::fate_in_xdp;
 use crate::seeded::Seeded;
 
 #[path = "../../../router-common/tests/balance/bench.rs"]
@@ -26,16 +33,13 @@ fn ticks() -> u32 {
     (monotonic_now().1 >> TICK_SHIFT) as u32
 }
 
-/// Runs one frame through both builds; `tables` become what the host's build makes of them. `None` if a tick has passed meanwhile: then nothing
-/// has happened to them.
+/// Runs one frame through both builds, in XDP and at TC; `tables` become what the host's build makes of them at TC. `None` if a tick has passed meanwhile:
+/// then nothing has happened to them.
 fn compare(layer4: &Layer4, tables: &mut MemoryTables, frame: &[u8]) -> Option<PacketReason> {
-    let now = ticks();
-    tables.settings.now.set(now);
-    tables.ticks = now;
-    layer4.hold(tables).unwrap();
-    let before = layer4.packets().unwrap();
+    compare_in_xdp(layer4, tables.clone(), frame)?;
+    let before = begin(layer4, tables);
     let ran = layer4.run(frame, 1).unwrap();
-    if ticks() != now {
+    if ticks() != tables.ticks {
         return None;
     }
     let (outcome, after) = bench::carry(tables, frame);
@@ -44,20 +48,77 @@ fn compare(layer4: &Layer4, tables: &mut MemoryTables, frame: &[u8]) -> Option<P
         assert!([TC_ACT_REDIRECT, TC_ACT_SHOT].contains(&ran.action), "{outcome:?}");
         return outcome.map(|outcome| outcome.reason);
     }
-    assert_eq!(ran.frame, after, "the bytes differ: {outcome:?}");
     let action = match outcome.map(|outcome| outcome.verdict()) {
         None | Some(Verdict::Pass(_)) => TC_ACT_UNSPEC,
         Some(Verdict::Drop(_)) => TC_ACT_SHOT,
         Some(_) => TC_ACT_REDIRECT,
     };
-    assert_eq!(ran.action, action, "{outcome:?}");
-    let mut expected = before;
-    if let Some(outcome) = outcome {
-        expected[outcome.reason.index()] += 1;
+    let counted = outcome.map(|outcome| outcome.reason);
+    assert_alike(layer4, &ran, &after, action, tables, &before, counted);
+    counted
+}
+
+/// The same in XDP. `None` if a tick has passed meanwhile.
+fn compare_in_xdp(layer4: &Layer4, mut tables: MemoryTables, frame: &[u8]) -> Option<()> {
+    // Now and then a way out is closed.
+    let sum = frame.iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte));
+    let interfaces = KnownInterfaces::sending(|index| match sum % 8 {
+        0 => false,
+        1 => index == bench::INTERFACE,
+        _ => true,
+    });
+    layer4.xdp.hold(&interfaces).unwrap();
+    let noted = layer4.xdp.frames().unwrap();
+    let before = begin(layer4, &mut tables);
+    let ran = layer4.run_xdp(frame, 1).unwrap();
+    if ticks() != tables.ticks {
+        return None;
     }
-    assert_eq!(layer4.packets().unwrap(), expected, "{outcome:?}");
-    assert_eq!(layer4.flows(BUCKETS).unwrap(), bytes_of::<_, 1024>(&tables.flows), "flows: {outcome:?}");
-    assert_eq!(layer4.replies(BUCKETS).unwrap(), bytes_of::<_, 64>(&tables.replies), "answers: {outcome:?}");
+    let mut packet = Frame(frame.to_vec());
+    let ready = Ready { inner: tables, interfaces };
+    let outcome = match xdp::arriving(&packet) {
+        Ok(Version::V4) => xdp::balance_as::<Ipv4, _, _, _>(&mut packet, &ready),
+        Ok(Version::V6) => xdp::balance_as::<Ipv6, _, _, _>(&mut packet, &ready),
+        Err(reason) => Some(Outcome::Pass(reason)),
+    };
+    // There is no handed-off flow.
+    let (action, counted, reason) = fate_in_xdp(outcome.unwrap_or(Outcome::Pass(XdpReason::NotCarried)));
+    assert_alike(layer4, &ran, &packet.0, action, &ready.inner, &before, counted);
+    let mut expected = noted;
+    expected[reason.index()] += 1;
+    assert_eq!(layer4.xdp.frames().unwrap(), expected, "{outcome:?}");
+    Some(())
+}
+
+/// Makes the kernel hold these tables, at this moment. Returns what it has counted so far.
+fn begin(layer4: &Layer4, tables: &mut MemoryTables) -> Vec<u64> {
+    let now = ticks();
+    tables.settings.now.set(now);
+    tables.ticks = now;
+    layer4.hold(tables).unwrap();
+    layer4.packets().unwrap()
+}
+
+/// # Panics
+/// If the kernel has not left what the host's build has left: the frame, what is to become of it, tables and counts.
+fn assert_alike(
+    layer4: &Layer4,
+    ran: &Ran,
+    frame: &[u8],
+    action: i32,
+    tables: &MemoryTables,
+    before: &[u64],
+    counted: Option<PacketReason>,
+) {
+    assert_eq!(ran.frame, frame, "the bytes differ: {counted:?}");
+    assert_eq!(ran.action, action, "{counted:?}");
+    let mut expected = before.to_vec();
+    if let Some(reason) = counted {
+        expected[reason.index()] += 1;
+    }
+    assert_eq!(layer4.packets().unwrap(), expected, "{counted:?}");
+    assert_eq!(layer4.flows(BUCKETS).unwrap(), bytes_of::<_, 1024>(&tables.flows), "flows: {counted:?}");
+    assert_eq!(layer4.replies(BUCKETS).unwrap(), bytes_of::<_, 64>(&tables.replies), "answers: {counted:?}");
     let by_client = |clients: Vec<_>| -> BTreeMap<_, _> {
         let plain = |(key, value): (
             router_common::abi::balance::AffinityKey,
@@ -66,8 +127,7 @@ fn compare(layer4: &Layer4, tables: &mut MemoryTables, frame: &[u8]) -> Option<P
         clients.into_iter().map(plain).collect()
     };
     let host = tables.clients.borrow().iter().map(|(key, value)| (*key, *value)).collect();
-    assert_eq!(by_client(layer4.clients().unwrap()), by_client(host), "clients: {outcome:?}");
-    outcome.map(|outcome| outcome.reason)
+    assert_eq!(by_client(layer4.clients().unwrap()), by_client(host), "clients: {counted:?}");
 }
 
 #[test]
