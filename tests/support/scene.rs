@@ -207,6 +207,17 @@ impl Scene {
         }
     }
 
+    /// The same for checksums alone: where packets take two ways through the gateway they overtake one another, and what was overtaken by a younger
+    /// timestamp is discarded by right (PAWS, RFC 7323 §5).
+    ///
+    /// # Panics
+    /// If a host has discarded a segment because of its checksum.
+    pub fn assert_no_checksum_was_wrong(&self) {
+        for host in self.lab.hosts().into_iter().filter(|host| *host != Host::Switch) {
+            assert_eq!(checksum_errors(&self.lab, host), 0, "InCsumErrors on {host}");
+        }
+    }
+
     /// Loss of this many of a thousand packets, on arrival at the client and at every backend.
     pub fn lose(&self, permille: u16) {
         for host in self.lab.hosts().into_iter().filter(|host| !matches!(host, Host::Switch | Host::Gateway))
