@@ -17,7 +17,7 @@ use router_common::abi::trace::{Said, SaidVerdict};
 use router_common::path::fragment::DatagramKey;
 
 use super::live::{BudgetBytes, DatagramKeyBytes, LiveMaps, NewFlowsBytes, bytes_of_key};
-use super::{ByFamily, HOOKS, Kernel, KernelError, io_error, lock, map_error, refused, take};
+use super::{ByFamily, HOOKS, Hook, Kernel, KernelError, io_error, lock, map_error, refused, take};
 
 /// Maps that programs only read.
 const READ_ONLY: [&str; 8] = [
@@ -139,7 +139,7 @@ impl Shadow {
             loader.map_pin_path(name, kernel.pin_dir.join(name));
         }
         let mut ebpf = loader.load(super::OBJECT).map_err(|error| refused("copies of maps", error))?;
-        let ingress = |hook: &&super::Hook| hook.is_ingress() && (!hook.layer4 || kernel.layer4);
+        let ingress = |hook: &&Hook| hook.is_ingress() && (!hook.layer4 || kernel.layer4);
         let programs: Vec<_> = HOOKS.iter().filter(ingress).map(|hook| hook.program).collect();
         for name in &programs {
             let program: &mut SchedClassifier = ebpf
