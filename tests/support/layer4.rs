@@ -1,12 +1,14 @@
 //! The loaded Layer-4 program by itself: tables to fill, and frames to run through (BPF_PROG_TEST_RUN). Nothing is attached.
 
 use std::cell::RefCell;
+use std::fs;
 use std::mem::transmute_copy;
+use std::os::fd::{AsFd, AsRawFd};
 
 use anyhow::{Context, Result, anyhow};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
-use aya::programs::SchedClassifier;
+use aya::programs::{ProgramFd, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use router::flows::kernel::OBJECT;
 use router_common::abi::balance::{
@@ -83,14 +85,19 @@ impl std::fmt::Debug for Layer4 {
 impl Layer4 {
     /// Loads the program with maps that are as large as these tables.
     pub fn load(tables: &MemoryTables) -> Result<Self> {
+        Self::load_with_buckets(tables, tables.flows.len() as u32)
+    }
+
+    /// The same with an empty flow table of so many buckets.
+    pub fn load_with_buckets(tables: &MemoryTables, buckets: u32) -> Result<Self> {
         let pins = PinDirectory::new("layer4")?;
         let mut loader = EbpfLoader::new();
         loader
             .default_map_pin_directory(pins.path())
             .map_max_entries("ENDPOINTS", tables.endpoints.len() as u32)
             .map_max_entries("RINGS", tables.rings.len() as u32)
-            .map_max_entries("L4_FLOWS", tables.flows.len() as u32)
-            .map_max_entries("REPLIES", tables.replies.len() as u32);
+            .map_max_entries("L4_FLOWS", buckets)
+            .map_max_entries("REPLIES", buckets);
         let mut ebpf = loader.load(OBJECT).context("cannot create the maps of the kernel programs")?;
         let program: &mut SchedClassifier =
             ebpf.program_mut("router_layer4").context("no program router_layer4")?.try_into()?;
@@ -143,6 +150,52 @@ impl Layer4 {
             clients.insert(key, value, 0)?;
         }
         Ok(())
+    }
+
+    /// Empties the flow table and the table of answers, however large they are.
+    pub fn forget_flows(&self) -> Result<()> {
+        for (name, value) in [("L4_FLOWS", size_of::<FlowBucket>()), ("REPLIES", size_of::<ReplyBucket>())] {
+            let map = self.pinned(name)?;
+            let length = map.info()?.max_entries() as usize * value;
+            // SAFETY: a new mapping of a map that is as long as this; its values are integers, which kernel programs alone use meanwhile.
+            unsafe {
+                let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, map.fd().as_fd().as_raw_fd());
+                let start = libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_SHARED, fd, 0);
+                if start == libc::MAP_FAILED {
+                    return Err(std::io::Error::last_os_error()).context("cannot map the flow table");
+                }
+                start.write_bytes(0, length);
+                libc::munmap(start, length);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory that the kernel has reserved for a map.
+    pub fn memory(&self, map: &str) -> Result<u64> {
+        let map = self.pinned(map)?;
+        let file = format!("/proc/self/fdinfo/{}", map.fd().as_fd().as_raw_fd());
+        let text = fs::read_to_string(&file).with_context(|| file.clone())?;
+        let line = text.lines().find_map(|line| line.strip_prefix("memlock:"));
+        Ok(line.with_context(|| format!("{file} has no memlock"))?.trim().parse()?)
+    }
+
+    fn pinned(&self, map: &str) -> Result<MapData> {
+        MapData::from_pin(self._pins.path().join(map)).with_context(|| format!("no map {map}"))
+    }
+
+    /// The program of TC, to be called by others.
+    pub fn tc(&self) -> Result<&ProgramFd> {
+        let program: &SchedClassifier =
+            self.ebpf.program("router_layer4").context("the program was loaded")?.try_into()?;
+        Ok(program.fd()?)
+    }
+
+    /// That of XDP.
+    pub fn xdp_program(&self) -> Result<&ProgramFd> {
+        let program: &Xdp =
+            self.ebpf.program("router_xdp_layer4").context("the program was loaded")?.try_into()?;
+        Ok(program.fd()?)
     }
 
     /// The bytes of the flow table.

@@ -18,6 +18,7 @@ pub mod link;
 pub mod nginx;
 pub mod peer;
 pub mod pinned;
+pub mod restoring;
 pub mod router;
 pub mod scene;
 pub mod tcp;

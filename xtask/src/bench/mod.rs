@@ -4,10 +4,12 @@
 //! different runs are not comparable.
 
 mod contender;
+mod document;
 mod figures;
 mod gateway;
 mod machine;
 mod meter;
+mod packet_cost;
 mod plot;
 mod reloads;
 mod report;
@@ -63,7 +65,7 @@ pub struct Selection {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=200),
           conflicts_with_all = ["workloads", "contenders", "rounds"])]
     reloads: Option<u16>,
-    /// Only measure what a Layer-4 packet costs the kernel program (BPF_PROG_TEST_RUN).
+    /// Only measure what a Layer-4 packet costs the kernel programs (BPF_PROG_TEST_RUN), and write it into docs/BENCHMARKS.md.
     #[arg(long, conflicts_with_all = ["workloads", "contenders", "rounds", "reloads"])]
     l4: bool,
 }
@@ -86,17 +88,6 @@ impl Selection {
         let whole = if self.quick { 10 } else { 50 };
         self.reloads.unwrap_or(if self.is_whole() { whole } else { 0 })
     }
-}
-
-/// The figures are those of a story of the parity suite, which prints them.
-fn layer4_cost() -> Result<()> {
-    let status = std::process::Command::new(env!("CARGO"))
-        .current_dir(workspace::root())
-        .args(["test", "--release", "-p", "router-tests", "--test", "parity", "--"])
-        .args(["--ignored", "--exact", "--nocapture", "cost::layer_4_packets_cost_well_below_a_microsecond"])
-        .status()
-        .context("cannot start cargo")?;
-    if status.success() { Ok(()) } else { bail!("the measurement failed") }
 }
 
 /// How much is measured.
@@ -125,7 +116,7 @@ pub fn run(selection: &Selection) -> Result<()> {
     }
     let _alone = claim_the_machine()?;
     if selection.l4 {
-        return layer4_cost();
+        return packet_cost::run(selection.quick, selection.json.as_deref());
     }
     setup::ensure(setup::For::Lab)?;
     build::run(true)?;
@@ -224,12 +215,9 @@ fn publish(
     };
     if selection.is_whole() {
         let docs = workspace::root().join("docs");
-        write(
-            &docs.join("BENCHMARKS.md"),
-            report::document(&machine, course, &figures, &verdicts, reloaded),
-        )?;
+        document::publish_main(&report::document(&machine, course, &figures, &verdicts, reloaded))?;
         write(&docs.join("benchmarks.svg"), plot::svg(&figures))?;
-        println!("written: docs/BENCHMARKS.md, docs/benchmarks.svg");
+        println!("written: docs/benchmarks.svg");
     }
     if let Some(path) = &selection.json {
         let all = json!({
