@@ -1,25 +1,27 @@
 //! The loaded Layer-4 program by itself: tables to fill, and frames to run through (BPF_PROG_TEST_RUN). Nothing is attached.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::mem::transmute_copy;
 use std::os::fd::{AsFd, AsRawFd};
 
 use anyhow::{Context, Result, anyhow};
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, PerCpuValues};
 use aya::programs::{ProgramFd, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use router::flows::kernel::OBJECT;
 use router_common::abi::balance::{
-    Affinity, AffinityKey, EndpointBucket, FlowBucket, Group, Instance, ReplyBucket, RingChunk, RuleKey,
-    Service, Settings,
+    Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, ReplyBucket, RingChunk,
+    RuleKey, Service, Settings,
 };
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
 use router_common::path::balance::memory::MemoryTables;
+use router_common::path::fragment::DatagramKey;
 
-use crate::datapath::{Ran, load_xdp, run, run_xdp};
+use crate::datapath::{Ran, bytes_of_key, load_xdp, run, run_xdp};
 use crate::lab::PinDirectory;
 use crate::xdp_maps::XdpMaps;
 
@@ -70,6 +72,10 @@ pub struct Layer4 {
     next_hops: Values<NextHop, { size_of::<NextHop>() }>,
     rules: RefCell<LpmTrie<MapData, RuleKey, u32>>,
     clients: RefCell<HashMap<MapData, AffinityKey, Affinity>>,
+    courses: RefCell<HashMap<MapData, [u8; size_of::<DatagramKey>()], Course>>,
+    links: Values<Link, 16>,
+    new_flows: RefCell<PerCpuArray<MapData, [u32; 4]>>,
+    answer_budget: RefCell<PerCpuArray<MapData, [u32; 2]>>,
     packets: PerCpuArray<MapData, u64>,
     pub xdp: XdpMaps,
     ebpf: Ebpf,
@@ -117,6 +123,10 @@ impl Layer4 {
             next_hops: Values::take(ebpf_, "NEXT_HOPS")?,
             rules: RefCell::new(map(ebpf_, "CLIENT_RULES")?.try_into()?),
             clients: RefCell::new(map(ebpf_, "AFFINITY")?.try_into()?),
+            courses: RefCell::new(map(ebpf_, "L4_DATAGRAMS")?.try_into()?),
+            links: Values::take(ebpf_, "LINKS")?,
+            new_flows: RefCell::new(map(ebpf_, "NEW_FLOWS")?.try_into()?),
+            answer_budget: RefCell::new(map(ebpf_, "ANSWER_BUDGET")?.try_into()?),
             packets: map(ebpf_, "PACKETS")?.try_into()?,
             xdp,
             ebpf,
@@ -128,7 +138,8 @@ impl Layer4 {
         Ok(layer4)
     }
 
-    /// Makes the maps hold what the tables hold; endpoints and rings as they were when the program was loaded.
+    /// Makes the maps hold what the tables hold; endpoints and rings as they were when the program was loaded. Senders may be told of an MTU as if none
+    /// had been.
     pub fn hold(&self, tables: &MemoryTables) -> Result<()> {
         self.settings.hold(std::slice::from_ref(&tables.settings))?;
         self.services.hold(&tables.services)?;
@@ -137,7 +148,24 @@ impl Layer4 {
         self.flows.hold(&tables.flows)?;
         self.replies.hold(&tables.replies)?;
         self.next_hops.hold(&tables.next_hops)?;
+        // Frames arrive by the first interface only.
+        self.links.hold(&tables.links[..2])?;
+        let counter = &tables.new_flows;
+        fill(&self.new_flows, [counter.began.get(), counter.count.get(), 0, 0])?;
+        fill(&self.answer_budget, [0; 2])?;
+        let mut courses = self.courses.borrow_mut();
+        let known: Vec<_> = courses.keys().collect::<Result<_, _>>()?;
+        for key in known {
+            courses.remove(&key)?;
+        }
+        for (key, course) in &*tables.datagrams.borrow() {
+            courses.insert(bytes_of_key(key), course, 0)?;
+        }
         let mut rules = self.rules.borrow_mut();
+        let known: Vec<_> = rules.keys().collect::<Result<_, _>>()?;
+        for key in known {
+            rules.remove(&key)?;
+        }
         for (key, length, value) in &tables.rules {
             rules.insert(&Key::new(*length, *key), value, 0)?;
         }
@@ -213,6 +241,26 @@ impl Layer4 {
         Ok(self.clients.borrow().iter().collect::<Result<_, _>>()?)
     }
 
+    /// Which way the fragments of datagrams go.
+    pub fn courses(&self) -> Result<BTreeMap<Vec<u8>, Course>> {
+        let courses = self.courses.borrow();
+        courses
+            .iter()
+            .map(|entry| entry.map(|(key, course)| (key.to_vec(), course)).map_err(Into::into))
+            .collect()
+    }
+
+    /// The bytes of the first links.
+    pub fn links(&self) -> Result<Vec<[u8; 16]>> {
+        self.links.read(2)
+    }
+
+    /// When each processor's second began, in ticks, and how many flows have begun in it.
+    pub fn new_flows(&self) -> Result<Vec<[u32; 2]>> {
+        let of_all = self.new_flows.borrow().get(&0, 0)?;
+        Ok(of_all.iter().map(|[began, count, ..]| [*began, *count]).collect())
+    }
+
     /// Packets by reason, in the order of its numbers.
     pub fn packets(&self) -> Result<Vec<u64>> {
         let sum = |reason: &PacketReason| Ok(self.packets.get(&(reason.index() as u32), 0)?.iter().sum());
@@ -230,6 +278,15 @@ impl Layer4 {
     pub fn run_xdp(&self, frame: &[u8], rounds: u32) -> Result<Ran> {
         run_xdp(&self.ebpf, "router_xdp_layer4", frame, rounds)
     }
+}
+
+/// The same value for each processor.
+fn fill<const N: usize>(map: &RefCell<PerCpuArray<MapData, [u32; N]>>, value: [u32; N]) -> Result<()>
+where
+    [u32; N]: aya::Pod,
+{
+    let values: Vec<_> = map.borrow().get(&0, 0)?.iter().map(|_| value).collect();
+    Ok(map.borrow_mut().set(0, PerCpuValues::try_from(values)?, 0)?)
 }
 
 fn map(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {

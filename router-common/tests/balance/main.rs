@@ -3,11 +3,19 @@
 mod bench;
 mod errors;
 mod fragments;
+#[path = "../../../fuzz/bodies/layer4.rs"]
+mod layer4;
+#[path = "../../../fuzz/bodies/seeds.rs"]
+mod seeds;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+use bench::case::Case;
+use bench::ip::Ip;
 use bench::*;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use router_common::abi::balance::{
     CLOSED, DENY, ESTABLISHED, Mode, RESET, RuleKey, SILENT, TAG_LIVE, TAG_STATE, TAKES_RETURNING_CLIENTS,
     UNREACHABLE,
@@ -163,12 +171,21 @@ fn the_middle_of_an_unknown_connection_is_for_the_stack_to_reset_unless_answers_
 }
 
 #[test]
+fn a_packet_that_begins_and_ends_a_connection_at_once_begins_none() {
+    let tables = tables(16);
+    let packet = |mode| from_client((CLIENT, PORT), mode, TCP, SYN | FIN, b"");
+    assert_eq!(reason(&tables, &packet(Mode::Snat)), Reason::L4NoFlow, "for the stack to reset");
+    assert_eq!(reason(&tables, &packet(Mode::DsrL2)), Reason::L4Unstored, "for the instance to refuse");
+    assert_eq!(stored(&tables), 0);
+}
+
+#[test]
 fn rules_select_by_the_longest_network_and_may_refuse() {
     let mut tables = tables(16);
     let service = &tables.services[service_index(TCP, Mode::DsrL2) as usize];
     service.rules.set(9);
     let rule = |network: [u8; 4], length: u32, value| {
-        (RuleKey { set: 9, client: words(network.into()) }, 32 + length, value)
+        (RuleKey { set: 9, client: words(network) }, 32 + length, value)
     };
     tables.rules = vec![
         rule([10, 0, 0, 0], 8, DENY),
@@ -410,4 +427,46 @@ proptest! {
             prop_assert_eq!(after, packet);
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever comes in whatever order.
+    #[test]
+    fn any_story_is_told_rightly(bytes in prop::collection::vec(any::<u8>(), 0..1_500)) {
+        layer4::check(&bytes);
+    }
+}
+
+#[test]
+fn what_fuzzing_has_found_stays_found() {
+    seeds::replay("layer4", layer4::check);
+}
+
+/// Stories that are never told prove nothing.
+#[test]
+fn random_stories_meet_nearly_everything() {
+    let mut met: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut random = TestRunner::deterministic();
+    let stories = prop::collection::vec(any::<u8>(), 0..3_000);
+    for _ in 0..1_500 {
+        let case = Case::draw(&stories.new_tree(&mut random).unwrap().current());
+        for ip in Ip::BOTH {
+            case.play(ip, &mut case.tables(ip), |tables, frame| {
+                let (outcome, after) = carry(tables, frame);
+                let name = outcome.map_or("none", |outcome| outcome.reason.name());
+                *met.entry(name).or_default() += 1;
+                (outcome, after)
+            });
+        }
+    }
+    println!("{met:?}");
+    for reason in Reason::ALL.iter().filter(|reason| reason.name().starts_with("l4_")) {
+        assert!(met.contains_key(reason.name()), "nothing was {}: {met:?}", reason.name());
+    }
+    assert!(!met.contains_key("write_failed"), "nothing has refused a change: {met:?}");
+    assert!(
+        met.contains_key("too_long") && met.contains_key("too_long_unanswered") && met.contains_key("none")
+    );
 }

@@ -165,6 +165,18 @@ fn header(ip: Ip, protocol: u8, ttl: u8, [source, destination]: [IpAddr; 2], beh
     header
 }
 
+impl Ip {
+    /// A router's error about a packet that begins like `original` and is longer than the MTU of its way.
+    pub fn too_big(self, original: &[u8], from: IpAddr, to: IpAddr, mtu: u16) -> Vec<u8> {
+        let [kind, code] = match self {
+            Self::V4 => [3, 4],
+            Self::V6 => [2, 0],
+        };
+        let [high, low] = mtu.to_be_bytes();
+        about(self, original, from, to, [kind, code, 0, 0, 0, 0, high, low])
+    }
+}
+
 /// An error about a packet that begins like `original`.
 pub fn about(ip: Ip, original: &[u8], from: IpAddr, to: IpAddr, icmp: [u8; ICMP]) -> Vec<u8> {
     let protocol = if ip == Ip::V4 { 1 } else { 58 };

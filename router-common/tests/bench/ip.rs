@@ -5,8 +5,6 @@ use std::ops::Range;
 
 use router_common::wire::checksum;
 
-use super::error::about;
-
 const ETHERNET: usize = 14;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,16 +129,6 @@ impl Ip {
             Self::V4 => [10, 77, 9, 9].into(),
             Self::V6 => [0xfd77, 9, 0, 0, 0, 0, 0, 9].into(),
         }
-    }
-
-    /// A router's error about a packet that begins like `original` and is longer than the MTU of its way.
-    pub fn too_big(self, original: &[u8], from: IpAddr, to: IpAddr, mtu: u16) -> Vec<u8> {
-        let [kind, code] = match self {
-            Self::V4 => [3, 4],
-            Self::V6 => [2, 0],
-        };
-        let [high, low] = mtu.to_be_bytes();
-        about(self, original, from, to, [kind, code, 0, 0, 0, 0, high, low])
     }
 
     /// The connection that the bench's flow carries.

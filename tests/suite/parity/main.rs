@@ -4,6 +4,7 @@
 mod compare;
 mod cost;
 mod layer4;
+mod layer4_packets;
 #[path = "../../../router-common/tests/pictures.rs"]
 mod pictures;
 mod seeded;

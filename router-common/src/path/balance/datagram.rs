@@ -119,10 +119,10 @@ impl Datagram {
         }
     }
 
-    /// The first packet of a TCP connection.
+    /// The first packet of a TCP connection. One that ends as it begins is none: no stack takes it for a connection.
     #[inline(always)]
     pub fn opens(&self) -> bool {
-        self.flags & (tcp::SYN | tcp::ACK | tcp::RST) == tcp::SYN
+        self.flags & (tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN) == tcp::SYN
     }
 }
 

@@ -2,6 +2,7 @@
 
 use core::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::vec::Vec;
 
 use super::hash;
@@ -18,7 +19,8 @@ use crate::path::fragment::DatagramKey;
 #[derive(Clone, Debug, Default)]
 pub struct MemoryTables {
     pub settings: Settings,
-    pub endpoints: Vec<EndpointBucket>,
+    /// Large, and not changed by packets: clones share it.
+    pub endpoints: Arc<Vec<EndpointBucket>>,
     pub services: Vec<Service>,
     pub instances: Vec<Instance>,
     pub groups: Vec<Group>,
@@ -47,9 +49,10 @@ impl MemoryTables {
     }
 
     fn enter_packed(&mut self, address: [u32; 4], port: u32, target: Target) {
-        self.endpoints.resize_with(2 * ENDPOINT_BUCKETS as usize, EndpointBucket::default);
+        let endpoints = Arc::make_mut(&mut self.endpoints);
+        endpoints.resize_with(2 * ENDPOINT_BUCKETS as usize, EndpointBucket::default);
         let hash = hash::of(self.settings.endpoint_seeds[0].get(), &address, port);
-        let bucket = &self.endpoints[hash::scale((hash >> 32) as u32, ENDPOINT_BUCKETS) as usize];
+        let bucket = &endpoints[hash::scale((hash >> 32) as u32, ENDPOINT_BUCKETS) as usize];
         let place = bucket.endpoints.iter().find(|place| place.port.get() == 0).expect("few endpoints");
         for (word, value) in place.address.iter().zip(address) {
             word.set(value);

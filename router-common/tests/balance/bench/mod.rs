@@ -1,19 +1,31 @@
-//! A bench for Layer-4 packets: three services, four instances, and a builder of frames.
+//! A bench for Layer-4 packets: services of every mode over both versions of IP, their instances, and builders of frames.
 
-#![allow(dead_code, reason = "each test binary uses its part of the bench")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its part of the bench")]
 
-use std::net::Ipv4Addr;
+pub mod case;
+pub mod check;
+pub mod frames;
+#[allow(clippy::duplicate_mod, reason = "a test binary may have both benches")]
+#[path = "../../bench/ip.rs"]
+pub mod ip;
+
+use std::net::{IpAddr, Ipv4Addr};
 
 use etherparse::PacketBuilder;
 use router_common::abi::balance::{
     AFFINITY, Endpoint, FlowBucket, Group, Instance, Mode, NO_RING, ReplyBucket, RingChunk, Service,
     TAKES_FLOWS, TAKES_RETURNING_CLIENTS, Target,
 };
+use router_common::abi::key::words_of;
 use router_common::abi::next_hop::NextHop;
 use router_common::path::balance::memory::MemoryTables;
 use router_common::path::balance::{self, Outcome};
 use router_common::path::memory::Frame;
 use router_common::wire::{PROTOCOL_TCP, PROTOCOL_UDP, checksum};
+
+use ip::Ip;
+
+pub use frames::{assert_checksums, cut};
 
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 10);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
@@ -42,12 +54,53 @@ pub const fn port_of(mode: Mode) -> u16 {
 
 pub const MODES: [Mode; 4] = [Mode::Snat, Mode::Transparent, Mode::DsrL2, Mode::DsrIpip];
 
-pub fn words(address: Ipv4Addr) -> [u32; 4] {
-    [u32::from_ne_bytes(address.octets()), 0, 0, 0]
+pub fn words(address: impl Into<IpAddr>) -> [u32; 4] {
+    words_of(address.into())
+}
+
+pub fn vip(ip: Ip) -> IpAddr {
+    match ip {
+        Ip::V4 => VIP.into(),
+        Ip::V6 => [0xfd77, 1, 0, 0, 0, 0, 0, 0x10].into(),
+    }
+}
+
+/// The router's address towards instances.
+pub fn source(ip: Ip) -> IpAddr {
+    match ip {
+        Ip::V4 => SOURCE.into(),
+        Ip::V6 => [0xfd77, 2, 0, 0, 0, 0, 0, 1].into(),
+    }
+}
+
+/// One of 256 clients; the first is [`CLIENT`].
+pub fn client(ip: Ip, number: u8) -> IpAddr {
+    match ip {
+        Ip::V4 => {
+            let [a, b, c, d] = CLIENT.octets();
+            [a, b, c, d.wrapping_add(number)].into()
+        }
+        Ip::V6 => [0xfd77, 1, number.into(), 0, 0x1234, 0, 0, 2 + u16::from(number)].into(),
+    }
 }
 
 pub fn instance_address(number: u32) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 2, 10 + number as u8)
+}
+
+pub fn instance(ip: Ip, number: u32) -> IpAddr {
+    match ip {
+        Ip::V4 => instance_address(number).into(),
+        Ip::V6 => [0xfd77, 2, 0, 0, 0, 0, 0, 10 + number as u16].into(),
+    }
+}
+
+/// The same of instances and services over this version of IP, which stand behind those of the other.
+pub const fn behind(ip: Ip, index: u32) -> u32 {
+    match ip {
+        Ip::V4 => index,
+        Ip::V6 => index + 8,
+    }
 }
 
 /// Instance `number` of the services of one protocol.
@@ -76,35 +129,38 @@ pub fn tables(buckets: usize) -> MemoryTables {
     tables.instances.push(Instance::default());
     tables.groups.push(Group::default());
     tables.rings.resize_with(chunks as usize, RingChunk::default);
-    for protocol in [PROTOCOL_TCP, PROTOCOL_UDP] {
+    for (ip, protocol) in
+        Ip::BOTH.into_iter().flat_map(|ip| [PROTOCOL_TCP, PROTOCOL_UDP].map(|protocol| (ip, protocol)))
+    {
+        let is_ipv6 = ip == Ip::V6;
+        let group = group_index(ip, protocol);
         for number in 1..=INSTANCES {
-            let index = instance_index(protocol, number);
-            let address = words(instance_address(number));
-            tables.instances.push(instance(address, protocol));
-            tables.enter(address, 8080u16.to_be(), protocol, false, Target::Instance(index));
+            let index = behind(ip, instance_index(protocol, number));
+            let address = words(instance(ip, number));
+            tables.instances.push(new_instance(ip, address, protocol));
+            tables.enter(address, 8080u16.to_be(), protocol, is_ipv6, Target::Instance(index));
         }
         for mode in MODES {
             let service = Service::default();
-            set(&service.address, words(VIP));
-            service.port.set(Endpoint::pack_port(port_of(mode).to_be(), protocol, false));
+            set(&service.address, words(vip(ip)));
+            service.port.set(Endpoint::pack_port(port_of(mode).to_be(), protocol, is_ipv6));
             service.mode.set(mode as u32);
-            service.group.set(if protocol == PROTOCOL_TCP { 1 } else { 2 });
+            service.group.set(group);
             let index = tables.services.len() as u32;
             tables.services.push(service);
-            tables.enter(words(VIP), port_of(mode).to_be(), protocol, false, Target::Service(index));
+            tables.enter(words(vip(ip)), port_of(mode).to_be(), protocol, is_ipv6, Target::Service(index));
             if mode == Mode::Snat {
-                tables.enter_any_port(words(VIP), protocol, false, Target::Service(index));
+                tables.enter_any_port(words(vip(ip)), protocol, is_ipv6, Target::Service(index));
             }
         }
-        let ring = if protocol == PROTOCOL_TCP { 1 } else { 2 };
-        let group = Group::default();
-        group.ring.set(ring);
-        tables.groups.push(group);
+        let in_force = Group::default();
+        in_force.ring.set(group);
+        tables.groups.push(in_force);
         for chunk in 0..chunks {
             let content = RingChunk::default();
             for (place, cell) in content.0.iter().enumerate() {
                 let number = 1 + (chunk * 32 + place as u32) % INSTANCES;
-                cell.set(instance_index(protocol, number) as u16);
+                cell.set(behind(ip, instance_index(protocol, number)) as u16);
             }
             tables.rings.push(content);
         }
@@ -117,11 +173,17 @@ pub fn service_index(protocol: u8, mode: Mode) -> u32 {
     first + MODES.iter().position(|one| *one == mode).unwrap() as u32
 }
 
-fn instance(address: [u32; 4], protocol: u8) -> Instance {
+/// The only group of the services of a protocol, and its ring.
+pub fn group_index(ip: Ip, protocol: u8) -> u32 {
+    let first = if protocol == PROTOCOL_TCP { 1 } else { 2 };
+    if ip == Ip::V6 { first + 2 } else { first }
+}
+
+fn new_instance(ip: Ip, address: [u32; 4], protocol: u8) -> Instance {
     let instance = Instance::default();
     set(&instance.address, address);
-    set(&instance.source, words(SOURCE));
-    instance.port.set(Endpoint::pack_port(8080u16.to_be(), protocol, false));
+    set(&instance.source, words(source(ip)));
+    instance.port.set(Endpoint::pack_port(8080u16.to_be(), protocol, ip == Ip::V6));
     instance.next_hop.set(1);
     instance.flags.set(TAKES_FLOWS | TAKES_RETURNING_CLIENTS);
     instance
@@ -151,15 +213,22 @@ pub fn from_client(client: (Ipv4Addr, u16), mode: Mode, protocol: u8, flags: u8,
 }
 
 /// A frame with correct checksums.
+///
+/// # Panics
+/// If the two ends are of different versions of IP.
 pub fn frame(
-    source: (Ipv4Addr, u16),
-    destination: (Ipv4Addr, u16),
+    source: (impl Into<IpAddr>, u16),
+    destination: (impl Into<IpAddr>, u16),
     protocol: u8,
     flags: u8,
     payload: &[u8],
 ) -> Vec<u8> {
-    let builder =
-        PacketBuilder::ethernet2(CLIENT_MAC, OWN_MAC).ipv4(source.0.octets(), destination.0.octets(), 61);
+    let ethernet = PacketBuilder::ethernet2(CLIENT_MAC, OWN_MAC);
+    let builder = match (source.0.into(), destination.0.into()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => ethernet.ipv4(from.octets(), to.octets(), 61),
+        (IpAddr::V6(from), IpAddr::V6(to)) => ethernet.ipv6(from.octets(), to.octets(), 61),
+        ends => panic!("two versions of IP: {ends:?}"),
+    };
     let mut bytes = Vec::new();
     if protocol == PROTOCOL_UDP {
         builder.udp(source.1, destination.1).write(&mut bytes, payload).unwrap();
@@ -196,24 +265,6 @@ pub fn ends(frame: &[u8], ip: usize) -> ((Ipv4Addr, u16), (Ipv4Addr, u16)) {
     ((address(ip + 12), port(ip + 20)), (address(ip + 16), port(ip + 22)))
 }
 
-/// # Panics
-/// If a checksum of the packet is wrong.
-pub fn assert_checksums(frame: &[u8], ip: usize) {
-    let parsed = etherparse::PacketHeaders::from_ip_slice(&frame[ip..]).unwrap();
-    let Some(etherparse::NetHeaders::Ipv4(header, _)) = parsed.net else { panic!("not IPv4") };
-    assert_eq!(header.calc_header_checksum(), header.header_checksum, "the IPv4 header's");
-    let payload = parsed.payload.slice();
-    match parsed.transport {
-        Some(etherparse::TransportHeader::Tcp(tcp)) => {
-            assert_eq!(tcp.calc_checksum_ipv4(&header, payload).unwrap(), tcp.checksum, "TCP's");
-        }
-        Some(etherparse::TransportHeader::Udp(udp)) if udp.checksum != 0 => {
-            assert_eq!(udp.calc_checksum_ipv4(&header, payload).unwrap(), udp.checksum, "UDP's");
-        }
-        _ => {}
-    }
-}
-
 /// Lets a service remember clients for this many ticks.
 pub fn remember_clients(tables: &MemoryTables, protocol: u8, mode: Mode, idle: u32) {
     let service = &tables.services[service_index(protocol, mode) as usize];
@@ -248,21 +299,4 @@ pub fn assert_icmp_checksums(frame: &[u8]) {
     assert_eq!(checksum::full(&frame[14..34], 0), 0, "the IPv4 header's");
     assert_eq!(checksum::full(&frame[34..], 0), 0, "ICMP's");
     assert_eq!(checksum::full(&frame[42..62], 0), 0, "the inner IPv4 header's");
-}
-
-/// The fragments of an IPv4 packet, the first of which has `first` bytes behind its IP header.
-pub fn cut(frame: &[u8], identification: u16, first: usize) -> [Vec<u8>; 2] {
-    let piece = |offset: usize, bytes: &[u8], more: bool| {
-        let mut piece = [&frame[..34], bytes].concat();
-        piece[16..18].copy_from_slice(&((20 + bytes.len()) as u16).to_be_bytes());
-        piece[18..20].copy_from_slice(&identification.to_be_bytes());
-        let field = (offset / 8) as u16 | if more { 0x2000 } else { 0 };
-        piece[20..22].copy_from_slice(&field.to_be_bytes());
-        piece[24..26].fill(0);
-        let sum = checksum::full(&piece[14..34], 0).to_ne_bytes();
-        piece[24..26].copy_from_slice(&sum);
-        piece
-    };
-    let payload = &frame[34..];
-    [piece(0, &payload[..first], true), piece(first, &payload[first..], false)]
 }
