@@ -107,6 +107,21 @@ impl Packet for Frame<'_> {
     }
 
     #[inline(always)]
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
+        let mut words = [0; N];
+        // SAFETY: `words` has so many bytes; the helper checks the range in the frame.
+        let loaded = unsafe {
+            bpf_xdp_load_bytes(
+                self.ctx.ctx,
+                offset as u32,
+                words.as_mut_ptr().cast(),
+                size_of::<[u32; N]>() as u32,
+            )
+        };
+        (loaded == 0).then_some(words)
+    }
+
+    #[inline(always)]
     fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool {
         // SAFETY: `bytes` has N bytes; the helper checks the range in the frame.
         unsafe {

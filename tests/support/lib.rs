@@ -17,6 +17,7 @@ pub mod layer4;
 pub mod link;
 pub mod nginx;
 pub mod peer;
+pub mod pinger;
 pub mod pinned;
 pub mod restoring;
 pub mod router;

@@ -14,4 +14,4 @@ pub mod trace;
 pub mod xdp;
 
 /// Version of the pinned maps' layout, which `tests/layout.rs` records. A daemon refuses to adopt maps of another version.
-pub const LAYOUT_VERSION: u32 = 9;
+pub const LAYOUT_VERSION: u32 = 10;

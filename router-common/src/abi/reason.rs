@@ -131,6 +131,14 @@ reasons! {
         XdpWayLost = "xdp_way_lost",
         /// A later fragment to a Layer-4 VIP whose datagram's first fragment has not come before it.
         L4FragmentUnknown = "l4_fragment_unknown",
+        /// An echo request (ping) to a Layer-4 VIP, answered.
+        L4EchoAnswered = "l4_echo_answered",
+        /// An echo request to a Layer-4 VIP none of whose listeners has an instance that takes new flows: no answer.
+        L4EchoUnavailable = "l4_echo_unavailable",
+        /// An echo request to a Layer-4 VIP with a wrong checksum, or from an address that cannot be answered.
+        L4EchoMalformed = "l4_echo_malformed",
+        /// An echo request to a Layer-4 VIP in fragments, or longer than 9,216 bytes; the stack takes it.
+        L4EchoTooLong = "l4_echo_too_long",
     }
 }
 

@@ -87,6 +87,15 @@ impl Packet for Frame {
         })
     }
 
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
+        let bytes = self.0.get(offset..offset.checked_add(4 * N)?)?;
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_ne_bytes(bytes.try_into().ok()?);
+        }
+        Some(words)
+    }
+
     fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool {
         match self.0.get_mut(offset..offset + N) {
             Some(place) => {
@@ -192,6 +201,10 @@ impl Packet for Merged {
         Self: 's,
     {
         self.0.load_options(offset, len)
+    }
+
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
+        self.0.load(offset)
     }
 
     fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool {

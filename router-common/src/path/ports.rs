@@ -47,6 +47,9 @@ pub trait Packet {
     where
         Self: 's;
 
+    /// Copies words, as they lie in memory, from any offset. `None` where the packet is too short.
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u32; N]>;
+
     /// Overwrites bytes at any offset. Returns false, with the packet unchanged, where that is impossible.
     fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool;
 

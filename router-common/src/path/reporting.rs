@@ -24,6 +24,18 @@ pub trait Reporting: Family {
     /// Whether an ICMP message of this family tells of a packet that did not arrive.
     fn is_error(icmp: &Icmp) -> bool;
 
+    /// IANA's number of its ICMP.
+    const ICMP: u8;
+
+    /// The type of an echo request, and that of its reply.
+    const ECHO: [u8; 2];
+
+    /// Exchanges both addresses, which changes no checksum.
+    fn turn_back(&mut self);
+
+    /// Whether an address, as in the packet, can be one host's on a network: no group's, not this host's own to itself, not 0.
+    fn is_unicast(address: &[u32; 4]) -> bool;
+
     /// Whether ICMP's checksum covers the pseudo-header.
     const ICMP_HAS_PSEUDO_HEADER: bool;
 
@@ -82,6 +94,23 @@ impl Reporting for Ipv4 {
     #[inline(always)]
     fn is_error(icmp: &Icmp) -> bool {
         matches!(icmp.kind, v4::UNREACHABLE | v4::TIME_EXCEEDED | v4::PARAMETER_PROBLEM)
+    }
+
+    const ICMP: u8 = PROTOCOL_ICMP;
+    const ECHO: [u8; 2] = [v4::ECHO_REQUEST, v4::ECHO_REPLY];
+
+    #[inline(always)]
+    fn turn_back(&mut self) {
+        let (source, destination) = (self.source.raw(), self.destination.raw());
+        self.source.set_raw(destination);
+        self.destination.set_raw(source);
+    }
+
+    /// RFC 1122 §3.2.1.3.
+    #[inline(always)]
+    fn is_unicast(address: &[u32; 4]) -> bool {
+        let [first, ..] = address[0].to_ne_bytes();
+        first != 0 && first != 127 && first < 224
     }
 
     const ICMP_HAS_PSEUDO_HEADER: bool = false;
@@ -172,6 +201,25 @@ impl Reporting for Ipv6 {
     #[inline(always)]
     fn is_error(icmp: &Icmp) -> bool {
         matches!(icmp.kind, v6::UNREACHABLE | v6::PACKET_TOO_BIG | v6::TIME_EXCEEDED | v6::PARAMETER_PROBLEM)
+    }
+
+    const ICMP: u8 = PROTOCOL_ICMPV6;
+    const ECHO: [u8; 2] = [v6::ECHO_REQUEST, v6::ECHO_REPLY];
+
+    #[inline(always)]
+    fn turn_back(&mut self) {
+        for word in 0..4 {
+            let (source, destination) = (self.source[word].raw(), self.destination[word].raw());
+            self.source[word].set_raw(destination);
+            self.destination[word].set_raw(source);
+        }
+    }
+
+    /// RFC 4291 §2.5 and §2.7: neither `::`, `::1` and the others whose first twelve bytes are 0, nor a group.
+    #[inline(always)]
+    fn is_unicast(address: &[u32; 4]) -> bool {
+        let [first, ..] = address[0].to_ne_bytes();
+        first != 0xff && (address[0] | address[1] | address[2]) != 0
     }
 
     const ICMP_HAS_PSEUDO_HEADER: bool = true;

@@ -25,6 +25,12 @@ impl Ethernet {
         self.addresses[0].0[0] & 1 != 0
     }
 
+    /// Whether the source is an address of one host.
+    #[inline(always)]
+    pub fn is_from_a_host(&self) -> bool {
+        self.addresses[1].0[2] & 1 == 0
+    }
+
     /// The header of a frame to whoever sent one with this header.
     #[inline(always)]
     pub fn back(&self) -> Self {

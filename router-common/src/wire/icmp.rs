@@ -32,7 +32,9 @@ const _: () = assert!(size_of::<Icmp>() == Icmp::LEN);
 
 /// Of ICMP.
 pub mod v4 {
+    pub const ECHO_REPLY: u8 = 0;
     pub const UNREACHABLE: u8 = 3;
+    pub const ECHO_REQUEST: u8 = 8;
     pub const TIME_EXCEEDED: u8 = 11;
     pub const PARAMETER_PROBLEM: u8 = 12;
     /// The code of [`UNREACHABLE`] that tells a sender of the MTU.
@@ -45,4 +47,6 @@ pub mod v6 {
     pub const PACKET_TOO_BIG: u8 = 2;
     pub const TIME_EXCEEDED: u8 = 3;
     pub const PARAMETER_PROBLEM: u8 = 4;
+    pub const ECHO_REQUEST: u8 = 128;
+    pub const ECHO_REPLY: u8 = 129;
 }

@@ -42,6 +42,8 @@ pub struct Balance {
 #[derive(Default)]
 struct State {
     listeners: Vec<ListenerPlan>,
+    /// Addresses on which user space accepts connections: whoever asks for them is answered by the kernel, whatever becomes of Layer-4 listeners on them.
+    accepting: BTreeSet<IpAddr>,
     claims: Claims,
     /// By the group's name: what its ring was built of, and the ring.
     rings: HashMap<String, (Vec<Filler>, Arc<[u32]>)>,
@@ -105,6 +107,8 @@ impl Balance {
     pub fn replace(&self, listeners: &[ListenerPlan], claimed: Claims) -> Result<(), ApplyError> {
         let mut state = self.state();
         state.listeners = layer4(listeners).cloned().collect();
+        let others = listeners.iter().filter(|listener| !listener.protocol.is_layer4());
+        state.accepting = others.map(|listener| listener.address.ip()).collect();
         let wanted: Vec<_> = state.listeners.iter().map(endpoint).collect();
         state.claims.extend(claimed);
         state.claims.retain(|endpoint, _| wanted.contains(endpoint));
@@ -146,24 +150,19 @@ impl Balance {
         let ring_size = balancer.ring_size() as usize;
         let mut builder =
             Builder { balance: self, balancer, table, now, wanted: Wanted::default(), groups: Vec::new() };
-        let State { listeners, rings, .. } = state;
+        let State { listeners, rings, accepting, .. } = state;
         for listener in listeners.iter() {
-            builder.service(listener);
+            let echo = listener.echo && !accepting.contains(&listener.address.ip());
+            builder.service(listener, echo);
         }
         let Builder { mut wanted, groups, .. } = builder;
         let mut kept = HashMap::new();
-        for (key, mut members) in groups {
+        for (key, members) in groups {
             let name = key.name(table);
-            let place_of = |id: InstanceId| {
-                let address = table.instance(id).address;
-                let endpoint = EndpointKey { address, protocol: key.protocol };
-                let place = wanted.instances.iter().position(|wanted| wanted.endpoint == endpoint);
-                place.filter(|_| !wanted.unroutable.contains(&address))
-            };
-            // Before the ring is built: nobody gets the share of one that cannot be reached.
-            members.instances.retain(|(id, _)| place_of(*id).is_some());
             let filler = |(id, weight): &(InstanceId, u32)| {
-                Some((table.instance(*id).name.clone(), *weight, place_of(*id)? as u32))
+                let instance = table.instance(*id);
+                let place = wanted.place_of(instance.address, key.protocol)?;
+                Some((instance.name.clone(), *weight, place as u32))
             };
             let fillers: Vec<Filler> = members.instances.iter().filter_map(filler).collect();
             for (.., place) in &fillers {
@@ -228,7 +227,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn service(&mut self, listener: &ListenerPlan) {
+    fn service(&mut self, listener: &ListenerPlan, echo: bool) {
         let endpoint = endpoint(listener);
         let rules = placement::by_client(self.table, &listener.name, endpoint.address.ip());
         let rules: Vec<(IpNet, Destination)> = rules
@@ -236,7 +235,7 @@ impl Builder<'_> {
             .map(|client| (client.network, self.destination(listener, endpoint, client.rule)))
             .collect();
         let (mode, affinity) = (mode(listener.source), listener.client_affinity);
-        self.wanted.services.push(WantedService { endpoint, mode, affinity, rules });
+        self.wanted.services.push(WantedService { endpoint, mode, echo, affinity, rules });
     }
 
     fn destination(&mut self, listener: &ListenerPlan, endpoint: EndpointKey, rule: RuleRef) -> Destination {
@@ -249,11 +248,13 @@ impl Builder<'_> {
             self.instances(listener, key);
             return Destination::Group(place);
         }
-        let mut members = placement::members(self.table, rule, self.now);
+        self.instances(listener, key);
+        let is_within_reach =
+            |id| self.wanted.place_of(self.table.instance(id).address, key.protocol).is_some();
+        let mut members = placement::members(self.table, rule, self.now, &is_within_reach);
         for (id, weight) in &mut members.instances {
             *weight = in_steps(*weight, self.table.instance(*id).weight);
         }
-        self.instances(listener, key);
         self.groups.push((key, members));
         Destination::Group(self.groups.len() - 1)
     }

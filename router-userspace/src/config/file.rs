@@ -76,6 +76,7 @@ pub(super) struct Listener {
     pub address: Option<Placed<SocketAddr>>,
     pub protocol: Placed<Protocol>,
     pub source: Placed<Source>,
+    pub echo: Placed<bool>,
     pub offload: Placed<Offload>,
     pub offload_after_bytes: Placed<u64>,
     pub offload_after: Placed<Duration>,
@@ -280,6 +281,7 @@ fn listener(section: Section<'_, '_>) -> Listener {
         address: section.required("address", values::socket_address),
         protocol: section.defaulted("protocol", values::choice(PROTOCOLS, &[])),
         source: section.defaulted("source", values::choice(SOURCES, &[])),
+        echo: section.defaulted("echo", values::boolean),
         offload: section.defaulted(
             "offload",
             values::choice(

@@ -108,6 +108,7 @@ pub static LISTENER: Section = Section {
         key("address", "\"10.0.1.1:80\""),
         with_default("protocol", "\"http\""),
         with_default("source", "\"snat\""),
+        with_default("echo", "true"),
         with_default("offload", "\"auto\""),
         with_default("offload_after_bytes", "65_536"),
         with_default("offload_after", "\"10s\""),

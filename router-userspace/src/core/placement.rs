@@ -56,8 +56,14 @@ pub fn by_client(table: &RoutingTable, listener: &str, address: IpAddr) -> Vec<C
     all.map(|network| ClientRule { network, rule: select(&network) }).collect()
 }
 
-/// Who may be given new flows by a rule that does not deny: the best tier of its pools, or else of the pool that it falls back to.
-pub fn members(table: &RoutingTable, rule: RuleRef, now: Instant) -> Members {
+/// Who may be given new flows by a rule that does not deny: the best tier of its pools, or else of the pool that it falls back to. Whoever packets cannot
+/// be sent to is left out before a tier is chosen, so that others take its place.
+pub fn members(
+    table: &RoutingTable,
+    rule: RuleRef,
+    now: Instant,
+    is_within_reach: &dyn Fn(InstanceId) -> bool,
+) -> Members {
     let overrides = match rule {
         RuleRef::Rule(place) => table.rules()[place].overrides,
         RuleRef::Default | RuleRef::ActiveSession => table.default_rule().overrides,
@@ -69,7 +75,7 @@ pub fn members(table: &RoutingTable, rule: RuleRef, now: Instant) -> Members {
     });
     let mut tried = Vec::new();
     loop {
-        let instances = of_pools(table, &pools, overrides.allow_exhausted, now);
+        let instances = of_pools(table, &pools, overrides.allow_exhausted, now, is_within_reach);
         let silent = reaction == Some(OnUnavailable::Silent);
         tried.append(&mut pools);
         match reaction {
@@ -110,14 +116,18 @@ fn of_pools(
     pools: &[PoolId],
     allow_exhausted: Option<bool>,
     now: Instant,
+    is_within_reach: &dyn Fn(InstanceId) -> bool,
 ) -> Vec<(InstanceId, u32)> {
     let mut best: Vec<(InstanceId, u32, Tier)> = Vec::new();
     for &id in pools {
         let pool = table.pool(id);
         let judge = Judge::of(pool, allow_exhausted, now);
         for (instance, index) in pool.instances.iter().zip(0..) {
-            if let Ok(candidate) = judge.candidate(instance, instance.status.sessions().tally()) {
-                best.push((InstanceId { pool: id, index }, candidate.weight, candidate.tier));
+            let one = InstanceId { pool: id, index };
+            if is_within_reach(one)
+                && let Ok(candidate) = judge.candidate(instance, instance.status.sessions().tally())
+            {
+                best.push((one, candidate.weight, candidate.tier));
             }
         }
     }

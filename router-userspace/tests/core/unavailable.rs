@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use router::core::decide::{Attempt, Outcome};
+use router::core::placement;
 use router::core::pool::{OnUnavailable, PoolId};
 use router::core::request::Request;
-use router::core::table::{DefaultRule, RoutingTable};
+use router::core::table::{DefaultRule, RoutingTable, RuleRef};
 
 use crate::support::*;
 
@@ -58,4 +59,21 @@ fn the_default_rule_follows_its_only_pool() {
 fn a_pool_without_instances_is_unavailable_and_so_is_a_table_without_pools() {
     assert_eq!(one_pool([]).outcome(&get("/")), unavailable(OnUnavailable::Status503));
     assert_eq!(table(vec![], vec![]).outcome(&get("/")), unavailable(OnUnavailable::Status503));
+}
+
+#[test]
+fn at_layer_4_instances_out_of_reach_make_way_for_spares_and_for_the_pool_to_fall_back_to() {
+    let mut pools =
+        vec![pool("near", [instance("a"), instance("hot").spare()]), pool("far", [instance("b")])];
+    pools[0].on_unavailable = Some(OnUnavailable::Pool(PoolId(1)));
+    let table = table(vec![rule("r", "Any()", FIRST)], pools);
+    let served_without = |lost: &[&str]| -> Vec<String> {
+        let within_reach = |id| !lost.contains(&table.instance(id).name.as_str());
+        let members = placement::members(&table, RuleRef::Rule(0), Instant::now(), &within_reach);
+        members.instances.iter().map(|(id, _)| table.instance(*id).name.clone()).collect()
+    };
+    assert_eq!(served_without(&[]), ["a"]);
+    assert_eq!(served_without(&["a"]), ["hot"]);
+    assert_eq!(served_without(&["a", "hot"]), ["b"]);
+    assert!(served_without(&["a", "hot", "b"]).is_empty());
 }

@@ -26,10 +26,13 @@ pub enum Target {
     Service(u32),
     /// Packets from it may be answers of this instance.
     Instance(u32),
+    /// A VIP itself, under its family's protocol number of ICMP and port 0: whether echo requests are answered.
+    Vip { echo: bool },
 }
 
 impl Target {
     const INSTANCE: u32 = 1 << 31;
+    const VIP: u32 = 1 << 30;
     /// Packed: nothing. No service has the index 0.
     pub const NONE: u32 = 0;
 
@@ -38,6 +41,7 @@ impl Target {
         match self {
             Self::Service(index) => index,
             Self::Instance(index) => index | Self::INSTANCE,
+            Self::Vip { echo } => Self::VIP | echo as u32,
         }
     }
 
@@ -45,10 +49,12 @@ impl Target {
     pub const fn unpack(word: u32) -> Option<Self> {
         if word == Self::NONE {
             None
-        } else if word & Self::INSTANCE == 0 {
-            Some(Self::Service(word))
-        } else {
+        } else if word & Self::INSTANCE != 0 {
             Some(Self::Instance(word & !Self::INSTANCE))
+        } else if word & Self::VIP != 0 {
+            Some(Self::Vip { echo: word & 1 != 0 })
+        } else {
+            Some(Self::Service(word))
         }
     }
 }

@@ -9,7 +9,7 @@ use super::encapsulate::{self, Outer};
 use super::place::Placement;
 use super::table::{self, Key};
 use super::tables::Tables;
-use super::{Outcome, answer, find, lifetime, rewrite};
+use super::{Outcome, answer, echo, find, lifetime, rewrite};
 use crate::abi::balance::{Course, Endpoint, Flow, FlowId, Mode, TAG_LIVE, TAG_STATE, TICK_SHIFT, Target};
 use crate::abi::reason::PacketReason;
 use crate::path::family::{Family, split};
@@ -30,8 +30,13 @@ pub fn carry<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Opti
     let name = &I::datagram(header)?;
     let available = packet.len() - Ethernet::LEN;
     let length = header.length(available);
-    let is_transport = matches!(name.protocol(), PROTOCOL_TCP | PROTOCOL_UDP);
-    if !is_transport || length > available || length < I::Fragment::LEN || !packet.is_for_this_host() {
+    if length > available || length < I::Fragment::LEN || !packet.is_for_this_host() {
+        return None;
+    }
+    if name.protocol() == I::ICMP {
+        return echo::fragment::<I, T>(tables, &name.destination);
+    }
+    if !matches!(name.protocol(), PROTOCOL_TCP | PROTOCOL_UDP) {
         return None;
     }
     if I::is_first(header) {
@@ -156,7 +161,7 @@ fn known<I: Outer, T: Tables>(tables: &T, datagram: &Datagram) -> Known {
             course.instance = instance;
             answers(tables, datagram, &mut course)
         }
-        None => None,
+        Some(Target::Vip { .. }) | None => None,
     };
     Known { what: what.unwrap_or(What::Nothing), course }
 }

@@ -11,6 +11,7 @@
 pub mod answer;
 mod client;
 pub mod datagram;
+mod echo;
 pub mod encapsulate;
 mod error;
 mod fragment;
@@ -148,7 +149,10 @@ fn carry_as<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Optio
 #[inline(always)]
 pub fn carry_rare<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T, rare: Rare) -> Option<Outcome> {
     match rare {
-        Rare::Icmp => error::carry::<I, P, T>(packet, tables),
+        Rare::Icmp => match echo::carry::<I, P, T>(packet, tables) {
+            Some(outcome) => Some(outcome),
+            None => error::carry::<I, P, T>(packet, tables),
+        },
         Rare::Fragment => fragment::carry::<I, P, T>(packet, tables),
     }
 }

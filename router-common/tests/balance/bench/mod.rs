@@ -21,13 +21,15 @@ use router_common::abi::next_hop::NextHop;
 use router_common::path::balance::memory::MemoryTables;
 use router_common::path::balance::{self, Outcome};
 use router_common::path::memory::Frame;
-use router_common::wire::{PROTOCOL_TCP, PROTOCOL_UDP, checksum};
+use router_common::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, checksum};
 
 use ip::Ip;
 
 pub use frames::{assert_checksums, cut};
 
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 10);
+/// One none of whose listeners has an instance.
+pub const IDLE_VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 11);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
 pub const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 1);
 pub const RING_SIZE: u32 = 251;
@@ -129,6 +131,10 @@ pub fn tables(buckets: usize) -> MemoryTables {
     tables.instances.push(Instance::default());
     tables.groups.push(Group::default());
     tables.rings.resize_with(chunks as usize, RingChunk::default);
+    for (address, echo) in [(VIP, true), (IDLE_VIP, false)] {
+        tables.enter(words(address), 0, PROTOCOL_ICMP, false, Target::Vip { echo });
+    }
+    tables.enter(words(vip(Ip::V6)), 0, PROTOCOL_ICMPV6, true, Target::Vip { echo: true });
     for (ip, protocol) in
         Ip::BOTH.into_iter().flat_map(|ip| [PROTOCOL_TCP, PROTOCOL_UDP].map(|protocol| (ip, protocol)))
     {
@@ -275,6 +281,23 @@ pub fn remember_clients(tables: &MemoryTables, protocol: u8, mode: Mode, idle: u
 /// Takes the instances of a protocol away.
 pub fn without_instances(tables: &MemoryTables, protocol: u8) {
     tables.groups[if protocol == PROTOCOL_TCP { 1 } else { 2 }].ring.set(NO_RING);
+}
+
+/// An echo request of so many bytes, from the ICMP header on.
+///
+/// # Panics
+/// If there is no room for that header.
+pub fn echo_request(source: Ipv4Addr, vip: Ipv4Addr, len: usize) -> Vec<u8> {
+    let mut icmp = vec![8, 0, 0, 0, 0x12, 0x34, 0, 1];
+    icmp.extend((0..len - 8).map(|place| (place * 7) as u8));
+    let checksum = checksum::full(&icmp, 0).to_ne_bytes();
+    icmp[2..4].copy_from_slice(&checksum);
+    let mut bytes = Vec::new();
+    PacketBuilder::ethernet2(CLIENT_MAC, OWN_MAC)
+        .ipv4(source.octets(), vip.octets(), 61)
+        .write(&mut bytes, etherparse::ip_number::ICMP, &icmp)
+        .unwrap();
+    bytes
 }
 
 /// An ICMP error that tells the sender of the packet in `frame`, from `ip` on, of an MTU. It shows the packet's first `shown` bytes.

@@ -86,6 +86,7 @@ pub(super) fn plan(listener: &Listener) -> Option<ListenerPlan> {
         address: listener.address.as_ref()?.value,
         protocol: listener.protocol.value,
         source: listener.source.value,
+        echo: listener.echo.value,
         offload: listener.offload.value,
         offload_after_bytes: listener.offload_after_bytes.value,
         offload_after: listener.offload_after.value,

@@ -116,6 +116,8 @@ pub struct ListenerPlan {
     pub address: SocketAddr,
     pub protocol: Protocol,
     pub source: Source,
+    /// At Layer 4, whether the packet path answers echo requests to the VIP.
+    pub echo: bool,
     pub offload: Offload,
     /// With [`Offload::Auto`], handed off when so many bytes have been relayed, or are announced by `Content-Length`.
     pub offload_after_bytes: u64,

@@ -9,8 +9,20 @@ use crate::core::identity::SessionSource;
 use crate::core::rules::{Match, Obstacle};
 use crate::core::table::Rule;
 
-/// Reports keys of listeners that read no HTTP and that have a meaning only for HTTP.
+/// Reports keys of listeners that have no meaning for what they speak.
 pub(super) fn check(file: &File, report: &Report<'_>) {
+    for listener in file.listeners.iter().filter(|listener| !listener.protocol.value.is_layer4()) {
+        if listener.echo.written {
+            let message = format!(
+                "`echo` has no meaning for a listener of protocol {:?}",
+                listener.protocol.value.name()
+            );
+            let problem = Problem::at(listener.echo.span.clone(), message).help(
+                "remove it: its address is one of this host, and the kernel answers echo requests to that",
+            );
+            report.add(problem.earlier(listener.protocol.span.clone(), "of this protocol"));
+        }
+    }
     for listener in file.listeners.iter().filter(|listener| listener.protocol.value != Protocol::Http) {
         let about_proxy =
             listener.protocol.value.is_layer4().then(|| about_proxy(listener)).into_iter().flatten();

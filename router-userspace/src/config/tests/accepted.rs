@@ -160,6 +160,7 @@ fn every_setting_is_taken_over() {
             address: "[fd00::10]:80".parse().unwrap(),
             protocol: Protocol::Http,
             source: Source::Snat,
+            echo: true,
             offload: Offload::Handoff,
             offload_after_bytes: 0,
             offload_after: Duration::from_secs(90),

@@ -43,6 +43,19 @@ fn what_needs_a_connection_in_user_space_has_no_meaning() {
 }
 
 #[test]
+fn echo_requests_are_answered_by_layer_4_listeners_alone_unless_they_are_told_not_to() {
+    let plan =
+        |lines| parse("r.toml", &file(lines, "10.0.2.11:53", "")).unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(plan("").listeners[0].echo);
+    assert!(!plan("echo = false").listeners[0].echo);
+    for protocol in ["http", "tls"] {
+        let said =
+            problems(&file("echo = true", "10.0.2.11:53", "").replace("\"udp\"", &format!("\"{protocol}\"")));
+        assert!(said.starts_with("r.toml:5:8: `echo` has no meaning for a listener of protocol"), "{said}");
+    }
+}
+
+#[test]
 fn what_no_packet_could_be_carried_by_is_shown_in_its_place() {
     let other_family = problems(&file("", "[fd00::11]:53", ""));
     assert!(

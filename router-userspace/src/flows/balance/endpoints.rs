@@ -1,12 +1,13 @@
 //! The table of endpoints: written whole into the half that is not in force, which is then named by one word.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use router_common::abi::balance::{ENDPOINT_BUCKETS, Endpoint, EndpointBucket, Target};
 use router_common::abi::key::words_of;
 use router_common::path::balance::hash;
+use router_common::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
 use super::instances::Instances;
 use super::services::Services;
@@ -31,6 +32,7 @@ impl Endpoints {
         maps: &Maps,
         services: &Services,
         instances: &Instances,
+        vips: &BTreeMap<IpAddr, bool>,
         now: Instant,
     ) -> Result<(), ApplyError> {
         let mut wanted = BTreeMap::new();
@@ -43,6 +45,11 @@ impl Endpoints {
             // Later fragments have no port.
             let any = pack_port(EndpointKey { address: SocketAddr::new(key.address.ip(), 0), ..key });
             wanted.insert((any | Endpoint::ANY_PORT, address), Target::Service(place).pack());
+        }
+        for (&address, &echo) in vips {
+            let protocol = if address.is_ipv4() { PROTOCOL_ICMP } else { PROTOCOL_ICMPV6 };
+            let key = EndpointKey { address: SocketAddr::new(address, 0), protocol };
+            wanted.insert(entry(key), Target::Vip { echo }.pack());
         }
         let resting = self.exchanged.is_some_and(|at| now.saturating_duration_since(at) < REST);
         if wanted == self.in_force && self.exchanged.is_some() || resting {

@@ -13,7 +13,7 @@ mod services;
 mod slots;
 mod sweep;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -65,10 +65,34 @@ pub struct Wanted {
 pub struct WantedService {
     pub endpoint: EndpointKey,
     pub mode: Mode,
+    /// Whether echo requests to the VIP are answered while there is an instance.
+    pub echo: bool,
     /// How long a client without flows is remembered; `None` if clients are not.
     pub affinity: Option<Duration>,
     /// What happens to clients from a network, but for those in a smaller one of the list. One covers all addresses.
     pub rules: Vec<(IpNet, Destination)>,
+}
+
+impl Wanted {
+    /// The place of an instance that packets can be sent to.
+    pub fn place_of(&self, instance: SocketAddr, protocol: ProtocolNumber) -> Option<usize> {
+        let endpoint = EndpointKey { address: instance, protocol };
+        let place = self.instances.iter().position(|wanted| wanted.endpoint == endpoint);
+        place.filter(|_| !self.unroutable.contains(&instance))
+    }
+
+    /// The VIPs whose echo requests are the packet path's business, and whether they are answered now: while a listener has an instance for some client.
+    fn vips(&self) -> BTreeMap<IpAddr, bool> {
+        let mut vips = BTreeMap::new();
+        for service in self.services.iter().filter(|service| service.echo) {
+            let serves = service.rules.iter().any(|(_, to)| match to {
+                Destination::Group(place) => self.groups[*place].ring.is_some(),
+                Destination::Deny { .. } => false,
+            });
+            *vips.entry(service.endpoint.address.ip()).or_default() |= serves;
+        }
+        vips
+    }
 }
 
 /// Where the clients of a network go.
@@ -275,7 +299,7 @@ impl Balancer {
         let slots = instances.apply(maps, &self.next_hops, &wanted.instances)?;
         let groups = rings.apply(maps, &self.settings, &wanted.groups, &slots, now)?;
         services.apply(maps, rules, &wanted.services, &groups)?;
-        endpoints.apply(maps, services, instances, now)?;
+        endpoints.apply(maps, services, instances, &wanted.vips(), now)?;
         rings.release(maps, &groups, now);
         self.unroutable().clone_from(&wanted.unroutable);
         Ok(())
