@@ -11,13 +11,18 @@ use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use support::lab::{Family, Host};
 use support::link::{Link, PacketSocket};
-use support::{Router, TestLab, router};
+use support::{Router, TestLab, router, xdp};
 
 const SILENT: u16 = 8080;
 const NOBODY: u16 = 9;
 
 /// A Layer-4 listener whose only instance takes no connections, so that what comes to it is dropped.
 fn start(lab: &TestLab) -> Router {
+    start_with(lab, "")
+}
+
+/// The same with further lines of `[datapath]`.
+fn start_with(lab: &TestLab, datapath: &str) -> Router {
     let address = SocketAddr::new(Family::V4.vip(), SILENT);
     let instance = SocketAddr::new(Family::V4.address(Host::Backend(1)), 80);
     let rest = format!(
@@ -26,7 +31,7 @@ fn start(lab: &TestLab) -> Router {
          [[pool.instance]]\nname = \"resting\"\naddress = \"{instance}\"\nstate = \"maintenance\"\n\n\
          [default_rule]\npools = [\"nobody\"]\n"
     );
-    Router::start(lab, &router::configuration(lab, "", "", &rest))
+    Router::start(lab, &router::configuration(lab, "", datapath, &rest))
 }
 
 /// Sends SYNs from these ports while a capture runs, and waits for it to end.
@@ -86,6 +91,22 @@ fn dropped_packets_are_kept_with_their_reasons_and_others_only_when_asked_for() 
     // What goes to a Layer-4 listener passes the program for handed-off connections first.
     let passed = "passed up, no_flow: No flow has this tuple; the stack decides.";
     assert_eq!(read(&path), [(7, passed.to_owned()), (8, passed.to_owned())]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn what_xdp_drops_is_kept_as_well() {
+    let lab = TestLab::with_backends(1);
+    xdp::open(&lab);
+    let router = start_with(&lab, "attach = \"xdp\"");
+    let path = lab.host_dir(Host::Gateway).join("captured.pcapng");
+    let send: Vec<_> = (1..=5).map(|number| (number, SILENT)).collect();
+    capture(&lab, &router, &path, &["--count", "5"], &send);
+    let dropped = "dropped, l4_unavailable: The first packet of a flow for which there is no instance.";
+    let expected: Vec<_> = (1..=5).map(|number| (number, dropped.to_owned())).collect();
+    assert_eq!(read(&path), expected);
+    let metrics = router.metrics();
+    assert!(metrics.contains("router_xdp_frames_total{reason=\"dropped\"} 5\n"), "{metrics}");
 }
 
 #[test]

@@ -170,6 +170,21 @@ fn pretend_layout(pins: &Path, version: u32) {
 
 #[test]
 #[ignore = "needs root"]
+fn what_a_daemon_has_left_that_did_not_come_to_carry_anything_is_made_anew() {
+    let mut scene = Scene::with_backends(1);
+    scene.router.kill();
+    // The number is written when all else has been done.
+    pretend_layout(&scene.lab.pin_dir(), 0);
+    scene.router.restart();
+    let status = scene.router.ctl(["status"]);
+    assert_eq!(status["datapath"]["loaded"], true, "{status}");
+    let mut connection = scene.connect(Entry::Handoff);
+    assert_eq!(connection.get("/").unwrap().status, 200);
+    assert_eq!(flows(&scene).len(), 1);
+}
+
+#[test]
+#[ignore = "needs root"]
 fn flows_of_another_version_are_left_alone_until_they_are_to_be_replaced() {
     let mut scene = Scene::with_backends(1);
     let mut old = scene.connect(Entry::Handoff);

@@ -147,6 +147,18 @@ fn where_the_driver_refuses_generic_xdp_does_the_same() {
     assert!(is_prefix(&arriving, LENGTH, &original).unwrap(), "another file arrives");
     assert!(scene.xdp_frames("carried") > 10_000, "{} packets", scene.xdp_frames("carried"));
     scene.comes_to_rest();
+    // When nothing stands in its way any more, the next reload moves XDP into the driver.
+    for (host, interface) in [
+        (Host::Client, "eth0"),
+        (Host::Switch, "gateway"),
+        (Host::Gateway, "client"),
+        (Host::Gateway, "backends"),
+    ] {
+        scene.lab.ip(host, &format!("link set {interface} mtu 1500"));
+    }
+    scene.router.ctl(["reload"]);
+    let reason = scene.router.ctl(["status"])["datapath"]["interfaces"][0]["reason"].clone();
+    assert_eq!(hooks(&scene.router), ["xdp-native", "xdp-native"], "{reason}");
     scene.assert_no_segment_but_an_overtaken_one_was_discarded();
 }
 

@@ -68,7 +68,8 @@ impl Pins<'_> {
             .map_err(|source| io_error(format!("cannot create {}", self.dir.display()), source))
     }
 
-    /// Whether there are maps to adopt.
+    /// Whether there are maps to adopt. Those of a daemon that did not come to its end of [`Kernel::open`](super::Kernel::open) have carried nothing, and are
+    /// removed.
     pub fn check_layout(&self) -> Result<bool, KernelError> {
         if !PINNED_MAPS.iter().any(|name| self.dir.join(name).exists()) {
             return Ok(false);
@@ -77,10 +78,10 @@ impl Pins<'_> {
             .and_then(|data| Array::<_, u32>::try_from(Map::Array(data)))
             .and_then(|layout| layout.get(&0, 0))
             .unwrap_or(0);
-        if found == LAYOUT_VERSION {
-            Ok(true)
-        } else {
-            Err(KernelError::Layout { path: self.dir.to_owned(), found })
+        match found {
+            LAYOUT_VERSION => Ok(true),
+            0 => self.remove_all().map(|()| false),
+            found => Err(KernelError::Layout { path: self.dir.to_owned(), found }),
         }
     }
 

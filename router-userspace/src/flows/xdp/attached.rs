@@ -15,6 +15,7 @@ use router_common::abi::reason::XdpReason;
 use router_common::abi::xdp::Interface;
 
 use super::choice::{Hook, Wishes, choose};
+use super::detach::detach;
 use super::facts;
 use crate::flows::mapped::Mapped;
 use crate::flows::netlink::{Mac, Netlink};
@@ -87,7 +88,11 @@ impl Xdp {
         for (mode, next) in [(Hook::XdpNative, Hook::XdpGeneric), (Hook::XdpGeneric, Hook::Tc)] {
             if hook != mode {
                 self.detach(mode, interface);
-            } else if let Err(error) = self.link(program, mode, interface) {
+                continue;
+            }
+            // The kernel does not let both be active at once, not even while one takes the other's place.
+            self.detach(if mode == Hook::XdpNative { Hook::XdpGeneric } else { Hook::XdpNative }, interface);
+            if let Err(error) = self.link(program, mode, interface) {
                 let what = if mode == Hook::XdpNative { "in its driver" } else { "in general code" };
                 reason = format!("{reason}; the kernel refuses XDP {what}: {error}");
                 hook = next;
@@ -135,6 +140,8 @@ impl Xdp {
 
     fn detach(&self, mode: Hook, interface: &str) {
         let path = self.pin_dir.join(pin(mode, interface));
+        // One whose interface is gone is detached already, and without a pin nothing is attached.
+        let _ = detach(&path);
         if let Err(error) = fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -188,13 +195,12 @@ impl Xdp {
             for (word, new) in entry.ethernet.iter().zip(words) {
                 word.set(new);
             }
-            // What generic XDP sends goes by any interface.
-            let sends = link.is_up && (!native || senders.contains(&link.index));
-            if !sends {
-                entry.sends.set(0);
-            } else if entry.sends.get() == 0 && inner.devices.set(link.index, link.index, None, 0).is_ok() {
-                entry.sends.set(1);
-            }
+            // What generic XDP sends goes by any interface. The device is named each time: the kernel forgets one that goes, and it may have come back with
+            // the same index.
+            let sends = link.is_up
+                && (!native || senders.contains(&link.index))
+                && inner.devices.set(link.index, link.index, None, 0).is_ok();
+            entry.sends.set(sends.into());
             inner.known.insert(link.index);
         }
         let there: HashSet<u32> = links.iter().map(|link| link.index).collect();

@@ -2,6 +2,7 @@
 
 mod attached;
 mod choice;
+mod detach;
 mod facts;
 
 pub use attached::{Attachment, Xdp};
