@@ -9,7 +9,10 @@ use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::ports::{Clock, Flows, Fragments, Keys, UnwantedOptionsOf};
 
-use crate::maps::{ANSWER_BUDGET, DATAGRAMS, FLOWS, KEYS, KEYS6, NEXT_HOPS, SYN_OPTIONS, SYN_OPTIONS6};
+use crate::maps::{
+    ANSWER_BUDGET, DATAGRAMS, FLOWS, KEYS, KEYS6, NEXT_HOPS, SYN_OPTIONS, SYN_OPTIONS6, TRANSPARENT,
+    TRANSPARENT6,
+};
 
 pub struct KernelFlows;
 
@@ -52,7 +55,7 @@ impl Fragments for KernelFlows {
 }
 
 macro_rules! keys {
-    ($($key:ty: $keys:ident, $syn_options:ident;)*) => { $(
+    ($($key:ty: $keys:ident, $syn_options:ident, $transparent:ident;)*) => { $(
         impl Keys<$key> for KernelFlows {
             #[inline(always)]
             fn find(&self, key: &$key) -> Option<FlowRef> {
@@ -64,6 +67,12 @@ macro_rules! keys {
             fn forget(&self, key: &$key) {
                 // The only failure is that the key is gone already.
                 let _ = $keys.remove(key);
+            }
+
+            #[inline(always)]
+            fn is_transparent(&self, key: &$key) -> bool {
+                // SAFETY: nothing is read of the value.
+                unsafe { $transparent.get(key).is_some() }
             }
         }
 
@@ -78,8 +87,8 @@ macro_rules! keys {
 }
 
 keys! {
-    FlowKeyV4: KEYS, SYN_OPTIONS;
-    FlowKeyV6: KEYS6, SYN_OPTIONS6;
+    FlowKeyV4: KEYS, SYN_OPTIONS, TRANSPARENT;
+    FlowKeyV6: KEYS6, SYN_OPTIONS6, TRANSPARENT6;
 }
 
 impl Clock for KernelFlows {

@@ -46,6 +46,13 @@ pub static SYN_OPTIONS: LruHashMap<FlowKeyV4, u32> = LruHashMap::pinned(4096, 0)
 #[map]
 pub static SYN_OPTIONS6: LruHashMap<FlowKeyV6, u32> = LruHashMap::pinned(4096, 0);
 
+/// Tuples of packets to sockets that bear a client's address; the value means nothing. Takes memory for an entry only while it is there.
+#[map]
+pub static TRANSPARENT: HashMap<FlowKeyV4, u32> = HashMap::pinned(262_144, BPF_F_NO_PREALLOC);
+
+#[map]
+pub static TRANSPARENT6: HashMap<FlowKeyV6, u32> = HashMap::pinned(262_144, BPF_F_NO_PREALLOC);
+
 /// Datagrams whose first fragment was translated.
 #[map]
 pub static DATAGRAMS: LruHashMap<DatagramKey, Datagram> = LruHashMap::with_max_entries(4096, 0);

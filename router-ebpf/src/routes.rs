@@ -3,10 +3,11 @@
 
 use aya_ebpf::bindings::{__sk_buff, TC_ACT_REDIRECT};
 use aya_ebpf::programs::TcContext;
+use router_common::abi::transparent::MARK;
 use router_common::path::fragment::{Fragmented, Step, conduct, take};
 use router_common::path::parse::Version;
 use router_common::path::ports::Keys;
-use router_common::path::{Rare, Verdict, carry_ordinary, carry_rare};
+use router_common::path::{Rare, Verdict, carry_ordinary, carry_rare, transparent};
 use router_common::wire::ipv4::Ipv4;
 use router_common::wire::ipv6::Ipv6;
 
@@ -14,9 +15,25 @@ use crate::egress;
 use crate::flows::KernelFlows;
 use crate::packet::Skb;
 
-/// Takes the packet along the route that it needs. Returns what the kernel shall do with it.
+/// Takes the packet along the route that it needs, and delivers what goes up to sockets that bear a client's address. Returns what the kernel shall do with it.
 #[inline(always)]
 pub fn carry(skb: *mut __sk_buff) -> i32 {
+    let action = carry_along(skb);
+    if action == egress::NEXT_PROGRAM && is_for_a_socket(skb) != 0 {
+        // SAFETY: the context is the program's own.
+        unsafe { (*skb).mark = MARK };
+    }
+    action
+}
+
+#[inline(never)]
+fn is_for_a_socket(skb: *mut __sk_buff) -> u32 {
+    let ctx = TcContext::new(skb);
+    transparent::is_for_a_socket(&Skb::new(&ctx), &KernelFlows).into()
+}
+
+#[inline(always)]
+fn carry_along(skb: *mut __sk_buff) -> i32 {
     let left = ordinary(skb);
     let mtu = left as u32;
     match left >> 32 {

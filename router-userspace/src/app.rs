@@ -14,6 +14,7 @@ mod listeners;
 mod log;
 mod remembered;
 pub mod reports;
+mod transparent;
 
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
@@ -132,6 +133,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     if balance.is_needed(&listeners) && balancer.is_none() {
         bail!("Layer-4 listeners (tcp, udp) need the kernel data path: {datapath_state}");
     }
+    transparent::prepare(&listeners, kernel.is_some())?;
     let claimed = balance.claim(&listeners)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -224,6 +226,9 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     remembered::save_and_log(&table.load(), &sessions_file);
     if let (Some(exemption), Some(flows)) = (&exemption, &flows) {
         exemption.end(&**flows);
+    }
+    if flows.as_ref().is_some_and(|flows| flows.is_empty()) {
+        transparent::end();
     }
     // Does not wait for workers that a second signal has given up on.
     runtime.shutdown_background();

@@ -80,6 +80,14 @@ impl Scene {
         Self::built(family, TestLab::with_backends(1), ("", ""), &[])
     }
 
+    /// The same, where instances see the clients' addresses.
+    pub fn transparent_over(family: Family) -> Self {
+        let lab = TestLab::with_backends(1);
+        let rest = rest(family, 1, "").replace("\noffload =", "\nsource = \"transparent\"\noffload =");
+        let router = Router::start_with(&lab, &router::configuration(&lab, "", "", &rest), &[]);
+        Self { router, lab, family }
+    }
+
     /// The same with more backends; `datapath` are further lines of that table.
     pub fn over_with(family: Family, backends: u8, datapath: &str) -> Self {
         Self::over_in(family, TestLab::with_backends(backends), datapath)

@@ -11,6 +11,7 @@ pub mod next_hop;
 pub mod reason;
 pub mod shared;
 pub mod trace;
+pub mod transparent;
 pub mod xdp;
 
 /// Version of the pinned maps' layout, which `tests/layout.rs` records. A daemon refuses to adopt maps of another version.

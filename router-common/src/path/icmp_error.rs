@@ -79,7 +79,7 @@ pub fn carry<I: Reporting, P: Packet, F: Flows + Keys<I::Key>>(packet: &mut P, f
         Some(Err(reason)) => return Verdict::Pass(reason),
         None => return Verdict::Pass(PacketReason::Truncated),
     }
-    let (key, seq) = match read::<I, P>(packet) {
+    let (key, seq) = match about::<I, P>(packet) {
         Ok(read) => read,
         Err(reason) => return Verdict::Pass(reason),
     };
@@ -104,7 +104,8 @@ pub fn carry<I: Reporting, P: Packet, F: Flows + Keys<I::Key>>(packet: &mut P, f
 
 /// The tuple of packets that come from where the packet was to go that did not arrive; and its sequence number.
 #[inline(always)]
-fn read<I: Reporting, P: Packet>(packet: &P) -> Result<(I::Key, u32), PacketReason> {
+pub fn about<I: Reporting, P: Packet>(packet: &P) -> Result<(I::Key, u32), PacketReason> {
+    packet.view::<I>(Ethernet::LEN).ok_or(PacketReason::Truncated)?.leads_to_icmp()?;
     let icmp: &Icmp = packet.view(ErrorHeaders::<I>::ICMP).ok_or(PacketReason::Truncated)?;
     if !I::is_error(icmp) {
         return Err(PacketReason::NotTcp);

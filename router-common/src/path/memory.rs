@@ -228,6 +228,8 @@ pub struct MemoryFlows {
     pub next_hops: Vec<NextHop>,
     pub answer_budget: AnswerBudget,
     pub datagrams: RefCell<HashMap<DatagramKey, Datagram>>,
+    /// Tuples of packets to sockets that bear a client's address.
+    pub transparent: Vec<FlowKey>,
 }
 
 impl Flows for MemoryFlows {
@@ -265,6 +267,10 @@ impl<K: Copy + Into<FlowKey>> Keys<K> for MemoryFlows {
 
     fn forget(&self, key: &K) {
         self.keys.borrow_mut().remove(&(*key).into());
+    }
+
+    fn is_transparent(&self, key: &K) -> bool {
+        self.transparent.contains(&(*key).into())
     }
 }
 

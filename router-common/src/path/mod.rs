@@ -29,6 +29,7 @@ pub mod stray_ending;
 pub mod syn_options;
 pub mod too_long;
 pub mod translate;
+pub mod transparent;
 pub mod xdp;
 
 use crate::abi::reason::PacketReason;

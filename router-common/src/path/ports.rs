@@ -94,6 +94,11 @@ pub trait Keys<K> {
 
     /// Removes a key, so that the next packet of this tuple meets no flow.
     fn forget(&self, key: &K);
+
+    /// Whether packets of this tuple are for a socket that bears a client's address.
+    fn is_transparent(&self, _key: &K) -> bool {
+        false
+    }
 }
 
 /// What the daemon wants to be left out of SYNs.

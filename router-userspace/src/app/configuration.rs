@@ -177,6 +177,8 @@ impl Configuration {
             .balance
             .may_replace(&held.listeners, &next.plan.listeners)
             .map_err(Refused::NotInstalled)?;
+        super::transparent::prepare(&next.plan.listeners, parts.kernel.is_some())
+            .map_err(|error| Refused::NotInstalled(format!("{error:#}")))?;
         held.running.store(&next)?;
 
         let plan = held.running.keep(next);

@@ -1,6 +1,6 @@
 //! From what the configuration says about a listener to what the proxy needs to know.
 
-use crate::config::{ListenerPlan, Offload};
+use crate::config::{ListenerPlan, Offload, Source};
 use crate::proxy::http::scan::HeadLimits;
 use crate::proxy::settings::{self, AutoHandoff, ListenerSettings};
 
@@ -11,6 +11,7 @@ pub fn settings(plan: &ListenerPlan) -> ListenerSettings {
         address: plan.address,
         protocol: plan.protocol,
         announced_by: plan.accept_proxy_protocol.clone(),
+        transparent: plan.source == Source::Transparent,
         offload: match plan.offload {
             Offload::Auto => settings::Offload::Auto,
             Offload::Handoff => settings::Offload::Handoff,

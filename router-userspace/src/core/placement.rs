@@ -12,6 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::candidates::{Judge, Tier};
 use super::methods::maglev::{self, Member};
 use super::pool::{InstanceId, OnUnavailable, PoolId};
+use super::request::Protocol;
 use super::rules::ClientCondition;
 use super::table::{Action, RoutingTable, RuleRef};
 
@@ -109,6 +110,17 @@ pub fn reachable_pools(table: &RoutingTable, rule: RuleRef) -> Vec<PoolId> {
         next += 1;
     }
     pools
+}
+
+/// Every pool that the clients of a listener may come to whose requests, or ClientHellos, are read.
+pub fn pools_of_listener(table: &RoutingTable, listener: &str, protocol: Protocol) -> Vec<PoolId> {
+    let rules = table.rules().iter().enumerate();
+    let possible = rules
+        .filter(|(_, rule)| rule.condition.possible(listener, protocol).is_ok())
+        .map(|(place, _)| RuleRef::Rule(place));
+    let selectable = possible.chain([RuleRef::Default]).filter(|rule| !denies(table, *rule));
+    let pools: BTreeSet<PoolId> = selectable.flat_map(|rule| reachable_pools(table, rule)).collect();
+    pools.into_iter().collect()
 }
 
 fn of_pools(

@@ -13,6 +13,7 @@ mod pins;
 mod samples;
 mod settings;
 mod shadow;
+mod transparent;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
@@ -44,6 +45,7 @@ pub use live::LiveMaps;
 pub use samples::Samples;
 pub use settings::{BalanceSizes, KernelSettings};
 pub use shadow::{Copies, LONGEST_FRAME, Shadow, Step, Word, shortest_frame};
+pub use transparent::TransparentTuples;
 
 /// The compiled kernel programs, as an ELF object.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/router"));
@@ -98,6 +100,7 @@ pub struct Opened {
     pub links: Mapped<Link>,
     pub balance: balance::Maps,
     pub samples: Samples,
+    pub transparent: TransparentTuples,
     /// Maps of an earlier daemon were taken over.
     pub adopted: bool,
 }
@@ -178,6 +181,7 @@ impl Kernel {
         let links = mapped(of(&ebpf, "LINKS"))?;
         let balance = balance_maps(&mut ebpf)?;
         let samples = Samples::take(&mut ebpf)?;
+        let transparent = TransparentTuples::take(&mut ebpf)?;
         let kernel = Self {
             keys,
             syn_options,
@@ -191,7 +195,7 @@ impl Kernel {
             xdp_program,
             ebpf: Mutex::new(ebpf),
         };
-        Ok(Opened { kernel, flows, next_hops, links, balance, samples, adopted })
+        Ok(Opened { kernel, flows, next_hops, links, balance, samples, transparent, adopted })
     }
 
     /// Inserts a key that must not exist yet.

@@ -1,7 +1,7 @@
 //! The flow table whose flows are carried by the kernel programs. Composes the files around it; read [`KernelFlowTable::hand_off`] first.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use socket2::SockRef;
 
 use super::balance;
 use super::capture::KernelCaptures;
+use super::claims::Claims;
 use super::custody::{self, Outlook, Ward, Wards};
 use super::expiry::{self, Fate};
 use super::kernel::{InsertError, Kernel, KernelError, KernelSettings, Opened};
@@ -47,6 +48,7 @@ pub struct KernelFlowTable {
     slots: Mutex<Slots>,
     wards: Wards,
     captures: Arc<KernelCaptures>,
+    claims: Arc<Claims>,
     idle_timeout: Duration,
 }
 
@@ -67,7 +69,8 @@ impl KernelFlowTable {
         ports: &PortAllocator,
         session: impl Fn(SocketAddr) -> Option<Session>,
     ) -> Result<(Arc<Self>, balance::Maps, Adopted), KernelError> {
-        let Opened { kernel, flows, next_hops, links, balance, samples, adopted } = Kernel::open(settings)?;
+        let Opened { kernel, flows, next_hops, links, balance, samples, transparent, adopted } =
+            Kernel::open(settings)?;
         let io_error = |doing: &str| {
             let doing = doing.to_owned();
             move |source| KernelError::Io { doing, source }
@@ -76,6 +79,10 @@ impl KernelFlowTable {
             .map_err(io_error("cannot read neighbours"))?;
         let live = |slot: u32| adopted && is_live(&flows[slot as usize]);
         let slots = Slots::new(flows.len() as u32, live);
+        let adopted_ends = flows.iter().filter(|flow| adopted && is_live(flow)).map(Ends::of);
+        let in_clients_names: Vec<_> =
+            adopted_ends.filter(is_in_clients_name).map(|ends| (ends.source, ends.instance)).collect();
+        let claims = Arc::new(Claims::adopt(transparent, ports.range(), &in_clients_names));
         let table = Arc::new(Self {
             kernel,
             flows,
@@ -83,6 +90,7 @@ impl KernelFlowTable {
             slots: Mutex::new(slots),
             wards: Wards::default(),
             captures: Arc::new(KernelCaptures::new(samples)),
+            claims,
             idle_timeout,
         });
         let adopted = table.adopt(ports, session);
@@ -128,7 +136,10 @@ impl KernelFlowTable {
             let session = session(ends.instance);
             adopted.flows += 1;
             adopted.sessions += usize::from(session.is_some());
-            let source_port = ports.reserve(ends.source, ends.instance);
+            let source_port = match is_in_clients_name(&ends) {
+                true => self.claims.keep(ends.source, ends.instance),
+                false => ports.reserve(ends.source, ends.instance),
+            };
             let rule = String::new();
             slots.hold(slot, Holding { session, source_port, rule, ended: None, orphaned });
         }
@@ -149,6 +160,7 @@ impl KernelFlowTable {
                 table.sweep();
                 table.kernel.flush_log();
                 table.captures.end_if_forgotten();
+                table.claims.tidy();
                 if looked_at_interfaces.elapsed() >= INTERFACES {
                     looked_at_interfaces = Instant::now();
                     table.kernel.xdp().refresh();
@@ -338,6 +350,10 @@ impl FlowTable for KernelFlowTable {
         self.kernel.erase_syn_options(key, erase);
     }
 
+    fn claim(&self, client: IpAddr, instance: SocketAddr) -> Option<PortLease> {
+        self.claims.take(client, instance)
+    }
+
     fn flows(&self) -> Vec<FlowInfo> {
         let now = monotonic_ns();
         self.lock().held().map(|(slot, holding)| self.info(slot, holding, now)).collect()
@@ -385,6 +401,11 @@ fn look_after_orphan(flow: &Flow, holding: &mut Holding, now: Instant) {
         }
     }
     holding.orphaned = None;
+}
+
+/// Whether the connection to the instance has the client's address (`source = "transparent"`).
+fn is_in_clients_name(ends: &Ends) -> bool {
+    ends.source.ip() == ends.client.ip()
 }
 
 fn is_live(flow: &Flow) -> bool {

@@ -4,11 +4,13 @@
 
 pub mod balance;
 pub mod capture;
+mod claims;
 mod custody;
 mod expiry;
 mod generic_netlink;
 pub mod kernel;
 pub mod kernel_table;
+pub mod local_delivery;
 mod mapped;
 pub mod netlink;
 mod next_hops;

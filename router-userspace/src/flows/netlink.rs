@@ -4,7 +4,9 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
@@ -150,6 +152,17 @@ impl Netlink {
             self.answers(true, |answer| read_event(answer).into_iter().for_each(&mut each))?;
         }
         Ok(())
+    }
+
+    /// Asks for a change and waits until it is made.
+    pub(super) fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.ask(message, NLM_F_ACK | flags)?;
+        let received = self.socket.recv(&mut &mut self.buffer[..], 0)?;
+        match Messages(&self.buffer[..received]).next().transpose()?.map(|message| message.payload) {
+            Some(NetlinkPayload::Error(error)) if error.code.is_some() => Err(error.to_io()),
+            Some(NetlinkPayload::Error(_)) => Ok(()),
+            _ => Err(io::Error::other("the kernel has not said what has become of a change")),
+        }
     }
 
     fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {

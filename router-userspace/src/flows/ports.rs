@@ -14,6 +14,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::{fmt, fs, io};
 
+use super::claims::Claims;
+
 /// Where the kernel keeps the ports that it must not use as ephemeral ones. One list per network namespace, for both
 /// address families.
 const RESERVED_PORTS: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
@@ -56,11 +58,23 @@ impl fmt::Debug for PortQueue {
 /// One source port in use. Dropping it puts the port last in its queue.
 #[derive(Debug)]
 pub struct PortLease {
-    queue: Arc<PortQueue>,
+    origin: Origin,
     source: SocketAddr,
 }
 
+#[derive(Debug)]
+enum Origin {
+    Queue(Arc<PortQueue>),
+    /// In a client's name, towards this instance.
+    Claims(Arc<Claims>, SocketAddr),
+}
+
 impl PortLease {
+    /// A port on a client's address.
+    pub(super) fn claimed(claims: Arc<Claims>, source: SocketAddr, instance: SocketAddr) -> Self {
+        Self { origin: Origin::Claims(claims, instance), source }
+    }
+
     /// The address and port to bind to.
     pub fn source(&self) -> SocketAddr {
         self.source
@@ -68,13 +82,19 @@ impl PortLease {
 
     /// Whether most ports towards this instance are in use.
     pub fn is_wanted(&self) -> bool {
-        self.queue.free().len() < self.queue.size / 4
+        match &self.origin {
+            Origin::Queue(queue) => queue.free().len() < queue.size / 4,
+            Origin::Claims(..) => false,
+        }
     }
 }
 
 impl Drop for PortLease {
     fn drop(&mut self) {
-        self.queue.free().push_back(self.source.port());
+        match &self.origin {
+            Origin::Queue(queue) => queue.free().push_back(self.source.port()),
+            Origin::Claims(claims, instance) => claims.end(self.source, *instance),
+        }
     }
 }
 
@@ -93,7 +113,7 @@ impl PortAllocator {
     pub fn take(&self, source: IpAddr, instance: SocketAddr) -> Option<PortLease> {
         let queue = self.queue(Leg { source, instance });
         let port = queue.free().pop_front()?;
-        Some(PortLease { queue, source: SocketAddr::new(source, port) })
+        Some(PortLease { origin: Origin::Queue(queue), source: SocketAddr::new(source, port) })
     }
 
     /// Takes one particular port, for a flow that outlived the daemon which opened it. `None` if the port lies outside
@@ -105,7 +125,7 @@ impl PortAllocator {
             let place = free.iter().position(|port| *port == source.port())?;
             free.remove(place);
         }
-        Some(PortLease { queue, source })
+        Some(PortLease { origin: Origin::Queue(queue), source })
     }
 
     /// How many ports from `source` to `instance` are free.

@@ -1,6 +1,6 @@
 //! The flow table as the rest of the daemon sees it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -103,6 +103,11 @@ pub trait FlowTable: Send + Sync {
     /// A connection from `source` to `instance` is about to be opened for a client's connection with these options.
     /// Whatever must be arranged so that both can become one flow, is arranged now.
     fn prepare(&self, client: TcpOptions, source: SocketAddr, instance: SocketAddr);
+
+    /// A port on a client's address for a connection to an instance in its name, whose packets then come to this host's socket. `None` if there is none.
+    fn claim(&self, _client: IpAddr, _instance: SocketAddr) -> Option<PortLease> {
+        None
+    }
 
     /// Live flows, in no particular order.
     fn flows(&self) -> Vec<FlowInfo>;

@@ -68,18 +68,23 @@ impl fmt::Debug for ForHandoff<'_> {
     }
 }
 
-/// Connects within `patience`. `for_handoff` if the connection may become a flow of the packet path.
+/// Connects within `patience`; in the name of this client, if there is one, with its address. `for_handoff` if the connection may become a flow of the packet path.
 pub async fn connect(
     context: &Context,
     instance: SocketAddr,
     patience: Duration,
+    in_name_of: Option<IpAddr>,
     for_handoff: Option<ForHandoff<'_>>,
 ) -> Result<Connected, ConnectError> {
-    let on_own_port = for_handoff.map(|for_handoff| start_on_own_port(context, instance, for_handoff));
+    let is_on_own_port = in_name_of.is_some() || for_handoff.is_some();
+    let on_own_port = is_on_own_port.then(|| start_on_own_port(context, instance, in_name_of, for_handoff));
     let (socket, source_port) = match on_own_port.transpose() {
         Ok(Some((socket, lease))) => (socket, Some(lease)),
         // A connection that can only be relayed is better than none.
-        Ok(None) | Err(ConnectError::NoSourcePort) => (start_on_any_port(context, instance)?, None),
+        Ok(None) | Err(ConnectError::NoSourcePort) if in_name_of.is_none() => {
+            (start_on_any_port(context, instance)?, None)
+        }
+        Ok(None) => return Err(ConnectError::NoSourcePort),
         Err(error) => return Err(error),
     };
     let endpoint = Endpoint::Detached(socket);
@@ -102,15 +107,24 @@ pub async fn connect(
 fn start_on_own_port(
     context: &Context,
     instance: SocketAddr,
-    for_handoff: ForHandoff<'_>,
+    in_name_of: Option<IpAddr>,
+    for_handoff: Option<ForHandoff<'_>>,
 ) -> Result<(Socket, PortLease), ConnectError> {
     for _ in 0..PORT_TRIES {
-        let lease = take_port(context, instance)?;
+        let lease = match in_name_of {
+            Some(client) => claim(context, client, instance)?,
+            None => take_port(context, instance)?,
+        };
         let source = lease.source();
         let socket = open(instance)?;
         // Ports of closed connections in TIME_WAIT, and ports in use towards other instances, can be bound.
         socket.set_reuse_address(true).map_err(ConnectError::Local)?;
-        socket.set_tcp_mss(for_handoff.client.announced_segment()).map_err(ConnectError::Local)?;
+        if in_name_of.is_some() {
+            sockopt::be_transparent(socket.as_fd(), instance.is_ipv4()).map_err(ConnectError::Local)?;
+        }
+        if let Some(for_handoff) = for_handoff {
+            socket.set_tcp_mss(for_handoff.client.announced_segment()).map_err(ConnectError::Local)?;
+        }
         if let Err(error) = socket.bind(&source.into()) {
             match error.kind() {
                 ErrorKind::AddrInUse => continue,
@@ -119,7 +133,9 @@ fn start_on_own_port(
             }
             return Err(ConnectError::Local(error));
         }
-        for_handoff.flows.prepare(for_handoff.client.options(), source, instance);
+        if let Some(for_handoff) = for_handoff {
+            for_handoff.flows.prepare(for_handoff.client.options(), source, instance);
+        }
         match start(&socket, instance) {
             Ok(()) => return Ok((socket, lease)),
             // The last connection on this tuple is in TIME_WAIT and too young.
@@ -128,6 +144,18 @@ fn start_on_own_port(
         }
     }
     Err(ConnectError::NoSourcePort)
+}
+
+/// A port on the client's address.
+fn claim(context: &Context, client: IpAddr, instance: SocketAddr) -> Result<PortLease, ConnectError> {
+    let client = client.to_canonical();
+    if client.is_ipv4() != instance.is_ipv4() {
+        let error =
+            format!("{client} cannot be the source of a connection to {instance}: they are of two families");
+        return Err(ConnectError::Local(io::Error::new(ErrorKind::InvalidInput, error)));
+    }
+    let flows = context.flows.as_deref();
+    flows.and_then(|flows| flows.claim(client, instance)).ok_or(ConnectError::NoSourcePort)
 }
 
 fn take_port(context: &Context, instance: SocketAddr) -> Result<PortLease, ConnectError> {

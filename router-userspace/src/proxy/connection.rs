@@ -213,12 +213,13 @@ async fn place(
 ) -> Result<Placed, Refusal> {
     let Listener { context, settings } = listener;
     let mut choice = Choice::new(listener, request);
+    let in_name_of = settings.transparent.then_some(request.client);
     loop {
         let candidate = choice.next(endpoint.as_fd(), record).await?;
         let instance = candidate.table.instance(candidate.id).address;
         let began = Instant::now();
         let for_handoff = for_handoff(listener, endpoint.as_fd(), instance.ip());
-        match connect(context, instance, settings.connect_timeout, for_handoff).await {
+        match connect(context, instance, settings.connect_timeout, in_name_of, for_handoff).await {
             Ok(connected) => {
                 choice.served();
                 return Ok(Placed { candidate, connected, connecting: began.elapsed() });

@@ -56,6 +56,8 @@ pub struct ListenerSettings {
     pub protocol: Protocol,
     /// Proxies in front, whose connections begin with a PROXY protocol header.
     pub announced_by: Vec<IpNet>,
+    /// Whether instances see the clients' addresses instead of the router's.
+    pub transparent: bool,
     pub offload: Offload,
     pub auto: AutoHandoff,
     /// Whether only the first request of a connection is matched against the rules. If not, every request is, in user space.
@@ -94,6 +96,7 @@ impl ListenerSettings {
             address,
             protocol: Protocol::Http,
             announced_by: Vec::new(),
+            transparent: false,
             offload: Offload::default(),
             auto: AutoHandoff::default(),
             once_only: true,

@@ -89,6 +89,14 @@ pub fn choose_port_late(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
+/// Lets a socket bind to addresses that are not this host's (ip(7), `IP_TRANSPARENT`).
+pub fn be_transparent(socket: BorrowedFd<'_>, is_ipv4: bool) -> io::Result<()> {
+    match is_ipv4 {
+        true => set(socket, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
+        false => set(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
+    }
+}
+
 /// Says whether a listening socket gives out connections only when their first bytes are there. A client that has sent nothing is given out
 /// after about a second all the same: with the first handshake that it repeats (tcp(7), `TCP_DEFER_ACCEPT`).
 pub fn defer_accept(listening: BorrowedFd<'_>, on: bool) -> io::Result<()> {

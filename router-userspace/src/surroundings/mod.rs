@@ -1,4 +1,4 @@
-//! What this host tells that makes a Layer-4 set-up not work: routes and the MTUs of interfaces. Warnings only: routes may come later.
+//! What this host tells that makes a set-up not work: routes, the MTUs of interfaces, and how it judges packets' sources. Warnings only: routes may come later.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,6 +25,9 @@ pub trait Host {
 
     /// In bytes from the IP header on; `None` where it is not known.
     fn mtu(&self, interface: u32) -> Option<u32>;
+
+    /// Whether IPv4 packets that come in by this interface are judged by their mark and strictly: those that are marked to be delivered here are then dropped.
+    fn refuses_marked(&self, interface: u32) -> bool;
 }
 
 /// This host, asked through rtnetlink(7).
@@ -60,6 +63,20 @@ impl Host for ThisHost {
     fn mtu(&self, interface: u32) -> Option<u32> {
         self.mtus.get(&interface).copied().filter(|mtu| *mtu != 0)
     }
+
+    fn refuses_marked(&self, interface: u32) -> bool {
+        let Ok(name) = nix::net::if_::if_indextoname(interface) else { return false };
+        // The greater of both counts (ip-sysctl).
+        let setting = |key: &str| {
+            let of = |which: &str| {
+                let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{which}/{key}")).ok()?;
+                text.trim().parse::<u32>().ok()
+            };
+            of("all").max(of(&name.to_string_lossy())).unwrap_or(0)
+        };
+        const STRICT: u32 = 1;
+        setting("rp_filter") == STRICT && setting("src_valid_mark") != 0
+    }
 }
 
 /// What of a configuration does not work on this host. Empty if the host cannot be asked.
@@ -67,10 +84,12 @@ pub fn warnings(plan: &Plan) -> Vec<Warning> {
     ThisHost::ask().map_or_else(|_| Vec::new(), |mut host| judge(&plan.listeners, &plan.table, &mut host))
 }
 
-/// Judges every instance of every Layer-4 listener.
+/// Judges every instance of every listener whose packets do not simply come from this host.
 pub fn judge(listeners: &[ListenerPlan], table: &RoutingTable, host: &mut impl Host) -> Vec<Warning> {
     let mut warnings = Vec::new();
-    for listener in listeners.iter().filter(|listener| listener.protocol.is_layer4()) {
+    let special =
+        |listener: &&ListenerPlan| listener.protocol.is_layer4() || listener.source == Source::Transparent;
+    for listener in listeners.iter().filter(special) {
         for (name, address) in instances(listener, table) {
             let found = of_instance(listener, &name, address, host);
             warnings.extend(found.filter(|warning| !warnings.contains(warning)));
@@ -81,16 +100,18 @@ pub fn judge(listeners: &[ListenerPlan], table: &RoutingTable, host: &mut impl H
 
 /// Those that clients of a listener may come to.
 fn instances(listener: &ListenerPlan, table: &RoutingTable) -> Vec<(String, SocketAddr)> {
-    let rules = placement::by_client(table, &listener.name, listener.address.ip());
+    let pools = if listener.protocol.is_layer4() {
+        let rules = placement::by_client(table, &listener.name, listener.address.ip()).into_iter();
+        let serving = rules.filter(|rule| !placement::denies(table, rule.rule));
+        serving.flat_map(|rule| placement::reachable_pools(table, rule.rule)).collect()
+    } else {
+        placement::pools_of_listener(table, &listener.name, listener.protocol)
+    };
     let mut found = Vec::new();
-    for rule in rules.iter().filter(|rule| !placement::denies(table, rule.rule)) {
-        for pool in placement::reachable_pools(table, rule.rule) {
-            for instance in &table.pool(pool).instances {
-                let one = (instance.name.clone(), instance.address);
-                if instance.address.is_ipv4() == listener.address.is_ipv4() && !found.contains(&one) {
-                    found.push(one);
-                }
-            }
+    for instance in pools.into_iter().flat_map(|pool| &table.pool(pool).instances) {
+        let one = (instance.name.clone(), instance.address);
+        if instance.address.is_ipv4() == listener.address.is_ipv4() && !found.contains(&one) {
+            found.push(one);
         }
     }
     found
@@ -104,6 +125,10 @@ fn of_instance(
 ) -> Option<Warning> {
     let ip = address.ip();
     let Some(route) = host.route(ip) else {
+        if !listener.protocol.is_layer4() {
+            // Connecting says so.
+            return None;
+        }
         return Some(Warning {
             message: format!(
                 "no route leads to instance {name} ({address}): Layer-4 flows are not placed there"
@@ -130,6 +155,18 @@ fn of_instance(
                 "let {gateway} send what goes to clients through this host, or set source = \"snat\""
             ),
         }),
+        (Source::Transparent, None)
+            if !listener.protocol.is_layer4() && ip.is_ipv4() && host.refuses_marked(route.interface) =>
+        {
+            Some(Warning {
+                message: format!(
+                    "listener {} has source = \"transparent\", and this host drops what instance {name} ({address}) answers: it judges packets' sources strictly (rp_filter) and by their mark (src_valid_mark)",
+                    listener.name
+                ),
+                help: "set net.ipv4.conf.*.rp_filter to 2 or 0 for that interface and `all`, or src_valid_mark to 0"
+                    .to_owned(),
+            })
+        }
         (Source::DsrIpip, _) => too_narrow(listener, name, address, host.mtu(route.interface)?),
         _ => None,
     }

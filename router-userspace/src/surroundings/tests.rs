@@ -3,6 +3,7 @@ use super::*;
 /// Addresses whose last byte is below 100 are near, those below 200 behind a router, and to the others there is no route.
 struct Made {
     mtu: u32,
+    refuses_marked: bool,
 }
 
 impl Host for Made {
@@ -18,6 +19,10 @@ impl Host for Made {
     fn mtu(&self, interface: u32) -> Option<u32> {
         (interface == 7).then_some(self.mtu)
     }
+
+    fn refuses_marked(&self, _: u32) -> bool {
+        self.refuses_marked
+    }
 }
 
 fn warnings_of(source: &str, instance: &str, mtu: u32) -> Vec<String> {
@@ -28,7 +33,7 @@ fn warnings_of(source: &str, instance: &str, mtu: u32) -> Vec<String> {
          [default_rule]\npools = [\"pool\"]\n"
     );
     let plan = crate::config::parse("router.toml", &text).unwrap_or_else(|errors| panic!("{errors}"));
-    judge(&plan.listeners, &plan.table, &mut Made { mtu })
+    judge(&plan.listeners, &plan.table, &mut Made { mtu, refuses_marked: true })
         .into_iter()
         .map(|warning| warning.message)
         .collect()
@@ -62,4 +67,25 @@ fn wrapped_packets_need_twenty_bytes_more() {
     assert_eq!(warnings_of("dsr-ipip", "10.0.2.111", 1_520), Vec::<String>::new());
     let warnings = warnings_of("dsr-ipip", "10.0.2.111", 1_519);
     assert!(warnings.len() == 1 && warnings[0].contains("more than 1499 bytes"), "{warnings:?}");
+}
+
+#[test]
+fn connections_in_clients_names_need_instances_that_answer_through_this_host_and_their_answers_must_be_let_in()
+ {
+    let warnings_of = |instance: &str, refuses_marked: bool| {
+        let text = format!(
+            "[[listener]]\nname = \"web\"\naddress = \"10.0.1.1:80\"\nsource = \"transparent\"\n\n\
+             [[pool]]\nname = \"pool\"\n\n[[pool.instance]]\nname = \"one\"\naddress = \"{instance}:80\"\n\n\
+             [[rule]]\nname = \"r\"\nmatch = 'PathPrefix(\"/a\")'\npool = \"pool\"\n"
+        );
+        let plan = crate::config::parse("router.toml", &text).unwrap_or_else(|errors| panic!("{errors}"));
+        let warnings = judge(&plan.listeners, &plan.table, &mut Made { mtu: 1_500, refuses_marked });
+        warnings.into_iter().map(|warning| warning.message).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings_of("10.0.2.11", false), Vec::<String>::new());
+    assert_eq!(warnings_of("10.0.2.211", false), Vec::<String>::new(), "connecting says so");
+    let strict = warnings_of("10.0.2.11", true);
+    assert!(strict.len() == 1 && strict[0].contains("src_valid_mark"), "{strict:?}");
+    let behind = warnings_of("10.0.2.111", false);
+    assert!(behind.len() == 1 && behind[0].contains("must come back through this host"), "{behind:?}");
 }

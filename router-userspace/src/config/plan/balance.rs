@@ -27,7 +27,7 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
         let protocol = listener.protocol.value;
         if !protocol.is_layer4() {
             let source = &listener.source;
-            if source.value != Source::Snat {
+            if source.value.is_direct_return() {
                 let message = format!(
                     "`source = \"{}\"` does not go together with protocol \"{}\"",
                     source.value.name(),
@@ -35,7 +35,7 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
                 );
                 report.add(
                     Problem::at(source.span.clone(), message)
-                        .help("the router answers such clients itself: use \"snat\", or protocol \"tcp\""),
+                        .help("the router answers such clients itself: use \"snat\" or \"transparent\", or protocol \"tcp\""),
                 );
             }
             continue;
@@ -98,6 +98,32 @@ pub(super) fn check_pools(file: &File, table: &RoutingTable, report: &Report<'_>
                     instances(file, pool, listener, address, report);
                 }
             }
+        }
+    }
+}
+
+/// Whether a client's address can be the source of connections to the instances that its requests may go to: those of its own family.
+pub(super) fn check_transparent_pools(file: &File, table: &RoutingTable, report: &Report<'_>) {
+    let transparent = |listener: &&Listener| {
+        !listener.protocol.value.is_layer4() && listener.source.value == Source::Transparent
+    };
+    for listener in file.listeners.iter().filter(transparent) {
+        let (Some(name), Some(vip)) = (&listener.name, &listener.address) else { continue };
+        let pools = placement::pools_of_listener(table, &name.value, listener.protocol.value);
+        let instances = pools.iter().filter_map(|pool| file.pools.get(usize::from(pool.0)));
+        let addresses = instances.flat_map(|pool| &pool.instances).filter_map(|one| one.address.as_ref());
+        for address in addresses.filter(|address| address.value.is_ipv4() != vip.value.is_ipv4()) {
+            let message = format!(
+                "with `source = \"transparent\"` clients of listener {} connect to instance {} with their own addresses, which are of the other family",
+                vip.value, address.value
+            );
+            let help =
+                "lead the listener's clients to another pool by a rule with `Listener`, or use \"snat\"";
+            report.add(
+                Problem::at(address.span.clone(), message)
+                    .help(help)
+                    .earlier(vip.span.clone(), "this listener"),
+            );
         }
     }
 }

@@ -185,6 +185,7 @@ pub(super) fn build(file: File, report: &Report<'_>) -> Option<Plan> {
         }
     };
     balance::check_pools(&file, &table, report);
+    balance::check_transparent_pools(&file, &table, report);
     Some(Plan {
         daemon,
         datapath: datapath(file.datapath),

@@ -101,12 +101,27 @@ fn rules_about_requests_never_hold_on_a_layer_4_listener() {
 
 #[test]
 fn how_packets_travel_must_go_with_what_the_listener_and_its_instances_are() {
-    let http = problems(&file("source = \"transparent\"", "10.0.2.11:53", "").replace("\"udp\"", "\"http\""));
+    for protocol in ["http", "tls"] {
+        let proxied = |source: &str| {
+            let text = file(&format!("source = \"{source}\""), "10.0.2.11:53", "");
+            problems(&text.replace("\"udp\"", &format!("\"{protocol}\"")))
+        };
+        assert_eq!(proxied("transparent"), "");
+        let direct = proxied("dsr-l2");
+        assert!(
+            direct.starts_with(&format!(
+                "r.toml:5:10: `source = \"dsr-l2\"` does not go together with protocol \"{protocol}\""
+            )),
+            "{direct}"
+        );
+    }
+    let other_family =
+        problems(&file("source = \"transparent\"", "[fd00::11]:53", "").replace("\"udp\"", "\"http\""));
     assert!(
-        http.starts_with(
-            "r.toml:5:10: `source = \"transparent\"` does not go together with protocol \"http\""
+        other_family.contains(
+            "r.toml:12:11: with `source = \"transparent\"` clients of listener 10.0.1.1:53 connect to instance [fd00::11]:53 with their own addresses"
         ),
-        "{http}"
+        "{other_family}"
     );
     for source in ["dsr-l2", "dsr-ipip"] {
         let other_port = problems(&file(&format!("source = \"{source}\""), "10.0.2.11:5353", ""));

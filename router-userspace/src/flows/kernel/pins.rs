@@ -16,7 +16,7 @@ use super::hooks::Hook;
 use super::{KernelError, io_error, refused};
 
 /// Every map that is pinned. `LAYOUT` comes last: its presence tells that the others are complete.
-pub(super) const PINNED_MAPS: [&str; 23] = [
+pub(super) const PINNED_MAPS: [&str; 25] = [
     "KEYS",
     "KEYS6",
     "FLOWS",
@@ -24,6 +24,8 @@ pub(super) const PINNED_MAPS: [&str; 23] = [
     "PACKETS",
     "SYN_OPTIONS",
     "SYN_OPTIONS6",
+    "TRANSPARENT",
+    "TRANSPARENT6",
     "BALANCE_SETTINGS",
     "ENDPOINTS",
     "SERVICES",

@@ -20,8 +20,10 @@ use super::live::{BudgetBytes, DatagramKeyBytes, LiveMaps, NewFlowsBytes, bytes_
 use super::{ByFamily, HOOKS, Hook, Kernel, KernelError, io_error, lock, map_error, refused, take};
 
 /// Maps that programs only read.
-const READ_ONLY: [&str; 8] = [
+const READ_ONLY: [&str; 10] = [
     "NEXT_HOPS",
+    "TRANSPARENT",
+    "TRANSPARENT6",
     "BALANCE_SETTINGS",
     "ENDPOINTS",
     "SERVICES",

@@ -60,9 +60,10 @@ impl Upstream {
     ) -> Result<Self, ConnectError> {
         let listener = &*shared.listener;
         let for_handoff = client.and_then(|client| for_handoff(listener, client, instance.ip()));
+        let in_name_of = listener.settings.transparent.then(|| shared.client.ip());
         let patience = listener.settings.connect_timeout;
         let Connected { mut endpoint, source_port } =
-            connect(&listener.context, instance, patience, for_handoff).await?;
+            connect(&listener.context, instance, patience, in_name_of, for_handoff).await?;
         // A connection that is new takes some hundred bytes, unless it is broken already.
         if !header.is_empty() && endpoint.send(header).ok() != Some(header.len()) {
             return Err(ConnectError::Instance(Failure::Reset));
