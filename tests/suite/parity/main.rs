@@ -5,7 +5,7 @@ mod compare;
 mod cost;
 mod layer4;
 mod layer4_packets;
-#[path = "../../../router-common/tests/pictures.rs"]
+#[path = "../../../router-common/tests/pictures/main.rs"]
 mod pictures;
 mod seeded;
 #[allow(dead_code, reason = "the seeds have no body to run here")]
