@@ -9,6 +9,7 @@ use aya_ebpf::programs::XdpContext;
 use aya_log_ebpf::debug;
 use router_common::abi::reason::{PacketReason, XdpReason};
 use router_common::abi::xdp::Interface;
+use router_common::path::Verdict;
 use router_common::path::parse::Version;
 use router_common::path::xdp::{self, Interfaces, Outcome, Ready};
 use router_common::wire::ipv4::Ipv4;
@@ -19,6 +20,7 @@ use crate::capture;
 use crate::flows::KernelFlows;
 use crate::frame::Frame;
 use crate::maps::{PACKETS, XDP_DEVICES, XDP_FRAMES, XDP_INTERFACES};
+use crate::trace;
 
 struct KernelInterfaces;
 
@@ -122,6 +124,7 @@ fn act(ctx: &XdpContext, outcome: Outcome) -> u32 {
             Ok(action) => {
                 count(&PACKETS, reason.index());
                 count(&XDP_FRAMES, XdpReason::Carried.index());
+                trace::say(Verdict::Redirect { interface }, reason);
                 action
             }
             // It was deleted.
@@ -140,6 +143,7 @@ fn passed(reason: XdpReason) -> u32 {
 fn dropped(ctx: &XdpContext, reason: PacketReason) -> u32 {
     count(&PACKETS, reason.index());
     count(&XDP_FRAMES, XdpReason::Dropped.index());
+    trace::say(Verdict::Drop(reason), reason);
     capture::sample_dropped(ctx.ctx, reason);
     debug!(ctx, "XDP dropped a packet, reason {}", reason.index() as u32);
     XDP_DROP

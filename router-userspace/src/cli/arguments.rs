@@ -151,6 +151,9 @@ pub(super) struct AskedPackets {
     /// TCP flags such as syn or 'fin|ack'; without it ack in a handed-off connection, else syn
     #[arg(long, value_name = "FLAGS", conflicts_with = "pcap")]
     pub(super) flags: Option<String>,
+    /// The VLAN that it is tagged with
+    #[arg(long, value_name = "N", conflicts_with = "pcap")]
+    pub(super) vlan: Option<u16>,
     /// Bytes behind its TCP or UDP header
     #[arg(long, value_name = "BYTES", default_value_t = 0, conflicts_with = "pcap")]
     pub(super) payload: u16,

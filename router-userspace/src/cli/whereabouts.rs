@@ -56,6 +56,7 @@ pub(super) fn run(
         destination,
         flags: asked.flags.clone(),
         interface: asked.interface.clone(),
+        vlan: asked.vlan,
         payload_bytes: asked.payload,
         sequence: asked.sequence,
         acknowledgement: asked.acknowledgement,
@@ -134,11 +135,17 @@ fn tell(asked: &Whereabouts, out: &mut dyn Write) -> io::Result<()> {
     let listener = fate.listener.as_ref().map(|name| format!(", to listener {name}")).unwrap_or_default();
     writeln!(out, "{}, arriving by {}{listener}", summary(packet), fate.interface)?;
     for word in &fate.programs {
-        let said = word.reason.as_deref().unwrap_or("not one of its packets");
+        let said = match (&word.reason, &word.left) {
+            (Some(reason), _) => reason.clone(),
+            (None, Some(left)) => format!("left to TC, {left}"),
+            (None, None) => "not one of its packets".to_owned(),
+        };
         writeln!(out, "  {DIM}{}: {said}{DIM:#}", word.program)?;
     }
     let (verdict, style) = verdict(fate.verdict);
-    writeln!(out, "{style}{verdict}{style:#}: {}: {}", fate.reason, fate.description)?;
+    // TC is what there is without further ado.
+    let by = if fate.hook == "tc" { String::new() } else { format!(" by {}", fate.hook) };
+    writeln!(out, "{style}{verdict}{style:#}{by}: {}: {}", fate.reason, fate.description)?;
     let Some(leaves) = &fate.leaves else {
         if fate.verdict == PacketVerdict::Stack && packet.protocol == "tcp" && fate.listener.is_some() {
             writeln!(
@@ -201,5 +208,6 @@ pub(super) fn summary(packet: &PacketSummary) -> String {
         .unwrap_or_default();
     let flags = packet.flags.as_ref().map(|flags| format!(" {flags}")).unwrap_or_default();
     let fragment = if packet.fragment { " fragment" } else { "" };
-    format!("{protocol}{ends}{flags}{fragment}, {length} bytes")
+    let vlan = packet.vlan.map(|number| format!(", VLAN {number}")).unwrap_or_default();
+    format!("{protocol}{ends}{flags}{fragment}{vlan}, {length} bytes")
 }

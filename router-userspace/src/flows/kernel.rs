@@ -36,7 +36,7 @@ use super::xdp::{Wishes, Xdp};
 use by_family::ByFamily;
 use error::{io_error, map_error, refused};
 use hooks::{HOOKS, Hook};
-use maps::{balance_maps, mapped, of, take, xdp};
+use maps::{balance_maps, mapped, of, take, xdp, xdp_program_of};
 use pins::Pins;
 
 pub use clients::{ClientMemory, ClientRules};
@@ -265,11 +265,6 @@ impl Kernel {
 /// aya-log's levels: 1 (error) to 5 (trace). The kernel side only makes messages that somebody reads.
 fn kernel_log_level() -> u8 {
     if log::log_enabled!(target: "router", log::Level::Debug) { 5 } else { 1 }
-}
-
-fn xdp_program_of<'e>(ebpf: &'e mut Ebpf, name: &str) -> &'e mut aya::programs::Xdp {
-    let program = ebpf.program_mut(name).and_then(|found| found.try_into().ok());
-    program.expect("the object is built together with this file")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

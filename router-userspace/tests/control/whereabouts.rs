@@ -14,6 +14,7 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionBlock;
 use router::cli::Exit;
 use router::control::protocol::{PacketVerdict, WhereAnswer};
 use router::flows::trace::{Entrance, Expected, Step, Trace, TraceError, Traces, Word};
+use router::flows::xdp::Hook;
 use router_common::abi::reason::PacketReason;
 use router_common::abi::trace::SaidVerdict;
 
@@ -33,19 +34,20 @@ impl Traces for FixedTracer {
         let said = |verdict, reason| Step {
             program: "router_layer4",
             word: Some(Word { verdict, reason, interface, next_hop: 0 }),
+            left: None,
         };
-        let first = Step { program: "router_ingress", word: None };
+        let first = Step { program: "router_ingress", word: None, left: None };
         let mut frame = frame.to_vec();
         let is_web = frame[36..38] == 80_u16.to_be_bytes();
         if !is_web {
             let steps = vec![first, said(SaidVerdict::Drop, PacketReason::L4Denied)];
-            return Ok(Trace { steps, frame, next_hop: None });
+            return Ok(Trace { steps, frame, hook: Hook::Tc, next_hop: None });
         }
         frame[30..34].copy_from_slice(&[10, 0, 2, 21]);
         let sequence = u32::from_be_bytes(frame[38..42].try_into().unwrap());
         frame[38..42].copy_from_slice(&sequence.wrapping_add(SEQUENCE_CHANGE).to_be_bytes());
         let steps = vec![first, said(SaidVerdict::Redirect, PacketReason::Forwarded)];
-        Ok(Trace { steps, frame, next_hop: Some([10, 0, 2, 21].into()) })
+        Ok(Trace { steps, frame, hook: Hook::Tc, next_hop: Some([10, 0, 2, 21].into()) })
     }
 
     fn entrances(&self) -> Vec<Entrance> {

@@ -37,6 +37,7 @@ pub fn explain(
         destination: listener.address,
         flags: (listener.protocol == "tcp").then(|| "syn".to_owned()),
         interface: None,
+        vlan: None,
         payload_bytes: 0,
         sequence: None,
         acknowledgement: None,

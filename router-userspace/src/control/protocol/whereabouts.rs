@@ -38,6 +38,9 @@ pub struct DescribedPacket {
     /// By which it arrives; without it the one that routes to its source leave by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
+    /// The VLAN that it is tagged with, 1–4094.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
     /// Bytes behind its TCP or UDP header.
     #[serde(default)]
     pub payload_bytes: u16,
@@ -83,6 +86,8 @@ pub struct Whereabouts {
 pub struct Fate {
     /// By which it arrives.
     pub interface: String,
+    /// Where that is decided: `tc`, `xdp-native` or `xdp-generic`.
+    pub hook: String,
     pub verdict: PacketVerdict,
     /// See `GET /v1/reasons`.
     pub reason: String,
@@ -118,6 +123,9 @@ pub struct ProgramWord {
     /// `None`: the packet is none of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why a program of XDP leaves the packet to those of TC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<String>,
 }
 
 /// A packet as it leaves.
@@ -161,6 +169,9 @@ pub struct PacketSummary {
     pub sequence: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acknowledgement: Option<u32>,
+    /// The VLAN of its outermost tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
     /// Bytes of the frame, from its Ethernet header on.
     pub length: u32,
     /// A fragment of a larger packet.

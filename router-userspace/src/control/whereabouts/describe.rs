@@ -60,6 +60,14 @@ pub fn frame(
             ));
         }
     };
+    if let Some(vlan) = described.vlan {
+        if !(1..=4094).contains(&vlan) {
+            let text = format!("there is no VLAN {vlan}");
+            return Err(Refusal::bad_request(text, "VLANs have the numbers 1 to 4094"));
+        }
+        let [high, low] = vlan.to_be_bytes();
+        frame.splice(12..12, [0x81, 0x00, high, low]);
+    }
     match written {
         Ok(()) => Ok(frame),
         Err(error) => {

@@ -145,10 +145,12 @@ impl Teller<'_> {
         let programs = trace.steps.iter().map(|step| ProgramWord {
             program: step.program.to_owned(),
             reason: step.word.map(|word| word.reason.name().to_owned()),
+            left: step.left.map(|reason| reason.name().to_owned()),
         });
         let listener = packet.destination_end().and_then(|end| self.listener(end, &packet.protocol));
         let mut fate = Fate {
             interface: entrance.name.clone(),
+            hook: trace.hook.name().to_owned(),
             verdict: PacketVerdict::Stack,
             reason: String::new(),
             description: String::new(),

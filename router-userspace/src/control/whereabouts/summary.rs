@@ -54,7 +54,21 @@ pub fn summary(frame: &[u8], length: u32) -> PacketSummary {
             EtherType(other) => format!("ethertype {other:#06x}"),
         };
     }
-    PacketSummary { length, ..summary }
+    PacketSummary { vlan: vlan(frame), length, ..summary }
+}
+
+/// The number in a frame's outermost VLAN tag (IEEE 802.1Q).
+fn vlan(frame: &[u8]) -> Option<u16> {
+    let is_tagged = |kind: [u8; 2]| {
+        [EtherType::VLAN_TAGGED_FRAME, EtherType::PROVIDER_BRIDGING]
+            .contains(&EtherType(u16::from_be_bytes(kind)))
+    };
+    match *frame.get(12..16)? {
+        [high, low, class, number] if is_tagged([high, low]) => {
+            Some(u16::from_be_bytes([class & 0x0f, number]))
+        }
+        _ => None,
+    }
 }
 
 fn of(packet: &LaxSlicedPacket<'_>) -> PacketSummary {
@@ -142,6 +156,15 @@ mod tests {
         let summary = summary(&frame, frame.len() as u32);
         assert_eq!(summary.wrapped, Some(([10, 77, 2, 1].into(), [10, 77, 2, 11].into())));
         assert_eq!(summary.destination_end(), "10.77.1.10:80".parse().ok());
+    }
+
+    #[test]
+    fn a_tagged_frame_shows_its_vlan_and_what_it_carries() {
+        let mut frame = tcp("syn");
+        frame.splice(12..12, [0x88, 0xa8, 0x20, 0x07, 0x81, 0x00, 0x00, 0x08]);
+        let summary = summary(&frame, frame.len() as u32);
+        assert_eq!((summary.vlan, summary.protocol.as_str()), (Some(7), "tcp"));
+        assert_eq!(summary.source_end(), "10.77.1.2:40000".parse().ok());
     }
 
     #[test]

@@ -51,3 +51,8 @@ pub(super) fn mapped<T: SharedWithKernel>(map: &Map) -> Result<Mapped<T>, Kernel
     let len = data.info().map_err(map_error)?.max_entries() as usize;
     Mapped::new(data.fd().as_fd(), len).map_err(|source| io_error("cannot map an array".to_owned(), source))
 }
+
+pub(super) fn xdp_program_of<'e>(ebpf: &'e mut Ebpf, name: &str) -> &'e mut aya::programs::Xdp {
+    let program = ebpf.program_mut(name).and_then(|found| found.try_into().ok());
+    program.expect("the object is built together with this file")
+}

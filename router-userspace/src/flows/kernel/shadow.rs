@@ -7,20 +7,21 @@
 use std::fs;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
-use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions, TestRunResult};
 use aya::{Ebpf, EbpfLoader};
 use router_common::abi::balance::{Affinity, AffinityKey, Course, FlowBucket, Link, ReplyBucket};
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, FlowRef};
-use router_common::abi::reason::PacketReason;
+use router_common::abi::reason::{PacketReason, XdpReason};
 use router_common::abi::trace::{Said, SaidVerdict};
 use router_common::path::fragment::DatagramKey;
 
 use super::live::{BudgetBytes, DatagramKeyBytes, LiveMaps, NewFlowsBytes, bytes_of_key};
+use super::maps::xdp_program_of;
 use super::{ByFamily, HOOKS, Hook, Kernel, KernelError, io_error, lock, map_error, refused, take};
 
 /// Maps that programs only read.
-const READ_ONLY: [&str; 10] = [
+const READ_ONLY: [&str; 12] = [
     "NEXT_HOPS",
     "TRANSPARENT",
     "TRANSPARENT6",
@@ -31,6 +32,8 @@ const READ_ONLY: [&str; 10] = [
     "GROUPS",
     "RINGS",
     "CLIENT_RULES",
+    "XDP_INTERFACES",
+    "XDP_DEVICES",
 ];
 
 /// Copies of entries at a time: far more than one packet reaches.
@@ -42,6 +45,9 @@ const DIRECTORY: &str = "shadow";
 const BPF_F_NO_PREALLOC: u32 = 1 << 0;
 /// `TC_ACT_UNSPEC`: the next program's turn.
 const NEXT_PROGRAM: i32 = -1;
+/// The program that counts what is nobody's.
+const INGRESS: &str = "router_ingress";
+const XDP_PASS: i32 = 2;
 /// What a program may put before a packet, and more.
 const ROOM_TO_GROW: usize = 128;
 
@@ -77,6 +83,8 @@ pub struct Step {
     pub program: &'static str,
     /// `None`: the packet is none of its own, and it has counted nothing.
     pub word: Option<Word>,
+    /// Of a program of XDP: why it leaves the packet to the others.
+    pub left: Option<XdpReason>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +110,11 @@ pub struct Shadow {
     answer_budget: PerCpuArray<MapData, BudgetBytes>,
     new_flows: PerCpuArray<MapData, NewFlowsBytes>,
     said: Array<MapData, [u32; 4]>,
+    xdp_frames: PerCpuArray<MapData, u64>,
     /// Those that are attached where packets arrive, in their order.
     programs: Vec<&'static str>,
+    /// What comes before them on interfaces with XDP; loaded when it is first asked.
+    xdp_program: &'static str,
     ebpf: Ebpf,
 }
 
@@ -151,6 +162,7 @@ impl Shadow {
             program.load().map_err(|error| refused("a kernel program", error))?;
         }
         let said = Array::try_from(take(&mut ebpf, "TRACE")?).map_err(map_error)?;
+        let xdp_frames = PerCpuArray::try_from(take(&mut ebpf, "XDP_FRAMES")?).map_err(map_error)?;
         let answer_budget = PerCpuArray::try_from(take(&mut ebpf, "ANSWER_BUDGET")?).map_err(map_error)?;
         let new_flows = PerCpuArray::try_from(take(&mut ebpf, "NEW_FLOWS")?).map_err(map_error)?;
         Ok(Self {
@@ -165,7 +177,9 @@ impl Shadow {
             answer_budget,
             new_flows,
             said,
+            xdp_frames,
             programs,
+            xdp_program: kernel.xdp_program,
             ebpf,
         })
     }
@@ -202,18 +216,35 @@ impl Shadow {
         Ok(())
     }
 
-    /// A frame arrives by this interface. Returns what each program has said, and the frame as the last one has left it.
-    pub fn run(&mut self, frame: &[u8], interface: u32) -> Result<(Vec<Step>, Vec<u8>), KernelError> {
+    /// A frame arrives by this interface, which may have XDP. Returns what each program has said, and the frame as the last one has left it.
+    pub fn run(
+        &mut self,
+        frame: &[u8],
+        interface: u32,
+        has_xdp: bool,
+    ) -> Result<(Vec<Step>, Vec<u8>), KernelError> {
         let mut frame = frame.to_vec();
         let mut steps = Vec::new();
+        if has_xdp {
+            let step = self.run_in_xdp(&mut frame, interface)?;
+            steps.push(step);
+            if step.left.is_none() {
+                return Ok((steps, frame));
+            }
+        }
+        if is_tagged(&frame) {
+            steps.extend(self.programs.iter().map(|program| of_tagged(program)));
+            return Ok((steps, frame));
+        }
         for program in self.programs.clone() {
             self.said.set(0, [0; 4], 0).map_err(map_error)?;
-            let action = self.run_one(program, &mut frame, interface)?;
-            let [verdict, reason, interface, next_hop] = self.said.get(&0, 0).map_err(map_error)?;
-            let reason = PacketReason::ALL.get(reason as usize).copied();
-            let word = SaidVerdict::of(verdict).zip(reason);
-            let word = word.map(|(verdict, reason)| Word { verdict, reason, interface, next_hop });
-            steps.push(Step { program, word });
+            let loaded: &SchedClassifier = self
+                .ebpf
+                .program(program)
+                .and_then(|found| found.try_into().ok())
+                .expect("it was loaded from this object");
+            let action = run_one(loaded, &mut frame, &socket_buffer(interface))?;
+            steps.push(Step { program, word: self.word()?, left: None });
             if action != NEXT_PROGRAM {
                 break;
             }
@@ -221,32 +252,85 @@ impl Shadow {
         Ok((steps, frame))
     }
 
-    fn run_one(&self, name: &str, frame: &mut Vec<u8>, interface: u32) -> Result<i32, KernelError> {
-        let program: &SchedClassifier = self
-            .ebpf
-            .program(name)
-            .and_then(|found| found.try_into().ok())
-            .expect("it was loaded from this object");
-        let mut out = vec![0; frame.len() + ROOM_TO_GROW];
-        let context = context(interface);
-        let options = TestRunOptions {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            ctx_in: Some(&context),
-            ..TestRunOptions::new()
+    fn run_in_xdp(&mut self, frame: &mut Vec<u8>, interface: u32) -> Result<Step, KernelError> {
+        let program = self.xdp_program;
+        self.said.set(0, [0; 4], 0).map_err(map_error)?;
+        let before = self.xdp_frames()?;
+        let loaded = xdp_program_of(&mut self.ebpf, program);
+        if loaded.fd().is_err() {
+            loaded.load().map_err(|error| refused("a kernel program", error))?;
+        }
+        let context = frame_context(frame.len() as u32, interface);
+        let action = run_one(&*loaded, frame, &context)?;
+        let (word, after) = (self.word()?, self.xdp_frames()?);
+        let noted = XdpReason::ALL.iter().zip(before.iter().zip(&after)).find(|(_, (old, new))| old != new);
+        let left = noted.map(|(reason, _)| *reason).filter(|_| action == XDP_PASS);
+        Ok(Step { program, word, left })
+    }
+
+    /// What the program has said that ran last.
+    fn word(&self) -> Result<Option<Word>, KernelError> {
+        let [verdict, reason, interface, next_hop] = self.said.get(&0, 0).map_err(map_error)?;
+        let reason = PacketReason::ALL.get(reason as usize).copied();
+        let word = SaidVerdict::of(verdict).zip(reason);
+        Ok(word.map(|(verdict, reason)| Word { verdict, reason, interface, next_hop }))
+    }
+
+    /// The copy's counts, in the order of [`XdpReason`].
+    fn xdp_frames(&self) -> Result<Vec<u64>, KernelError> {
+        let count = |reason: &XdpReason| {
+            let cpus = self.xdp_frames.get(&(reason.index() as u32), 0).map_err(map_error)?;
+            Ok(cpus.iter().sum())
         };
-        let result = program.test_run(options).map_err(|error| refused("to run a frame", error))?;
-        out.truncate(result.data_size_out as usize);
-        *frame = out;
-        Ok(result.return_value as i32)
+        XdpReason::ALL.iter().map(count).collect()
     }
 }
 
+/// Whether the frame carries a VLAN tag, as it comes over the wire.
+fn is_tagged(frame: &[u8]) -> bool {
+    matches!(frame.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]))
+}
+
+/// What a program at TC says of a frame with a VLAN tag. There it lies beside the bytes, where BPF_PROG_TEST_RUN cannot put it.
+fn of_tagged(program: &'static str) -> Step {
+    let passed =
+        Word { verdict: SaidVerdict::Pass, reason: PacketReason::VlanTagged, interface: 0, next_hop: 0 };
+    Step { program, word: (program == INGRESS).then_some(passed), left: None }
+}
+
+/// Runs a frame through a program, which may change it. Returns the program's action.
+fn run_one<P>(program: &P, frame: &mut Vec<u8>, context: &[u8]) -> Result<i32, KernelError>
+where
+    P: for<'a> TestRun<Opts<'a> = TestRunOptions<'a>, Result = TestRunResult>,
+{
+    let mut out = vec![0; frame.len() + ROOM_TO_GROW];
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        ctx_in: Some(context),
+        ..TestRunOptions::new()
+    };
+    let result = program.test_run(options).map_err(|error| refused("to run a frame", error))?;
+    out.truncate(result.data_size_out as usize);
+    *frame = out;
+    Ok(result.return_value as i32)
+}
+
 /// The beginning of a `struct __sk_buff` that arrives by this interface.
-fn context(interface: u32) -> [u8; 44] {
+fn socket_buffer(interface: u32) -> [u8; 44] {
     const IFINDEX: usize = 40;
     let mut context = [0; 44];
     context[IFINDEX..].copy_from_slice(&interface.to_ne_bytes());
+    context
+}
+
+/// A `struct xdp_md` of a frame of so many bytes that arrives by the first queue of this interface.
+fn frame_context(length: u32, interface: u32) -> [u8; 24] {
+    const DATA_END: usize = 4;
+    const INGRESS_IFINDEX: usize = 12;
+    let mut context = [0; 24];
+    context[DATA_END..DATA_END + 4].copy_from_slice(&length.to_ne_bytes());
+    context[INGRESS_IFINDEX..INGRESS_IFINDEX + 4].copy_from_slice(&interface.to_ne_bytes());
     context
 }
 

@@ -17,6 +17,8 @@ use router_common::abi::trace::SaidVerdict;
 use super::kernel::{Kernel, KernelError, LONGEST_FRAME, LiveMaps, Shadow, shortest_frame};
 use super::kernel_table::KernelFlowTable;
 use super::netlink::{Mac, interface_towards};
+use super::table::FlowTable;
+use super::xdp::Hook;
 
 pub use super::kernel::{Step, Word};
 
@@ -27,6 +29,8 @@ pub struct Trace {
     pub steps: Vec<Step>,
     /// As it leaves, or as the stack gets it.
     pub frame: Vec<u8>,
+    /// Where it is decided what becomes of the packet.
+    pub hook: Hook,
     /// The neighbour that it leaves to, as far as it is one that routes lead to.
     pub next_hop: Option<IpAddr>,
 }
@@ -103,6 +107,14 @@ impl Tracer {
         Self { table, loaded: Mutex::default() }
     }
 
+    /// Where packets are met that arrive by the interface of this index.
+    fn hook(&self, interface: u32) -> Hook {
+        let attachments = self.table.attachments();
+        let found =
+            attachments.iter().find(|found| if_nametoindex(found.interface.as_str()) == Ok(interface));
+        found.map_or(Hook::Tc, |found| found.hook)
+    }
+
     fn with<R>(&self, ask: impl FnOnce(&mut Loaded) -> Result<R, TraceError>) -> Result<R, TraceError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *loaded {
@@ -121,8 +133,11 @@ impl Traces for Tracer {
         self.with(|Loaded { live, shadow }| {
             let copies = reach::reach(live, frame, interface);
             shadow.hold(live, &copies)?;
-            let (steps, frame) = shadow.run(frame, interface)?;
-            let mut trace = Trace { steps, frame, next_hop: None };
+            let hook = self.hook(interface);
+            let (steps, frame) = shadow.run(frame, interface, hook != Hook::Tc)?;
+            let is_left = steps.iter().any(|step| step.left.is_some());
+            let hook = if is_left { Hook::Tc } else { hook };
+            let mut trace = Trace { steps, frame, hook, next_hop: None };
             trace.next_hop = trace.word().and_then(|word| neighbour(live, word, &trace.frame));
             Ok(trace)
         })
