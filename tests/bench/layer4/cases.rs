@@ -75,8 +75,10 @@ impl Case {
         hook == Hook::Tc && self.mode == Mode::DsrIpip
     }
 
+    /// A flood takes long: it meets each hook once.
     pub fn runs_at(&self, hook: Hook) -> bool {
-        !(matches!(self.meets, Meets::Flood { .. }) && self.wants_new_packets(hook))
+        let wrapped = if self.mode == Mode::DsrIpip { Hook::Xdp } else { Hook::Tc };
+        !matches!(self.meets, Meets::Flood { .. }) || hook == wrapped
     }
 }
 

@@ -31,6 +31,13 @@ pub struct Extent {
     pub flood: u32,
 }
 
+impl Extent {
+    /// New flows of one run: they take longer, and room in the table.
+    fn new_flows(&self) -> u32 {
+        self.rounds / 2
+    }
+}
+
 /// ns of one frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
@@ -69,6 +76,7 @@ impl Bench {
         let sources = self.prepare(case)?;
         let (runs, rounds) = match case.meets {
             Meets::Flood { sources } => (1, sources),
+            Meets::NewFlow => (self.extent.runs, self.extent.new_flows()),
             _ if new_packets => (self.extent.runs, self.extent.packets),
             _ => (self.extent.runs, self.extent.rounds),
         };
@@ -121,7 +129,7 @@ impl Bench {
                 frames::answer(family, &self.layer4.run(&question, 1)?.frame)
             }
             Meets::Maglev => from_clients(Segment::Fin, 1),
-            Meets::NewFlow => from_clients(Segment::Syn, self.extent.rounds),
+            Meets::NewFlow => from_clients(Segment::Syn, self.extent.new_flows()),
             Meets::Flood { sources } => from_clients(Segment::Syn, sources),
         })
     }

@@ -75,7 +75,8 @@ pub fn ratio(
     median(own.filter_map(of_round).filter(|ratio| ratio.is_finite()).collect())
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+/// `None` of nothing.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     let upper = *values.get(middle)?;

@@ -7,9 +7,9 @@ mod contender;
 mod document;
 mod figures;
 mod gateway;
+mod layer4;
 mod machine;
 mod meter;
-mod packet_cost;
 mod plot;
 mod reloads;
 mod report;
@@ -68,6 +68,9 @@ pub struct Selection {
     /// Only measure what a Layer-4 packet costs the kernel programs (BPF_PROG_TEST_RUN), and write it into docs/BENCHMARKS.md.
     #[arg(long, conflicts_with_all = ["workloads", "contenders", "rounds", "reloads"])]
     l4: bool,
+    /// Only compare transfers through Layer-4 listeners with plain routing and nftables (iperf3), and write it into docs/BENCHMARKS.md.
+    #[arg(long, conflicts_with_all = ["workloads", "contenders", "reloads", "l4"])]
+    l4_throughput: bool,
 }
 
 impl Selection {
@@ -116,7 +119,13 @@ pub fn run(selection: &Selection) -> Result<()> {
     }
     let _alone = claim_the_machine()?;
     if selection.l4 {
-        return packet_cost::run(selection.quick, selection.json.as_deref());
+        return layer4::cost::run(selection.quick, selection.json.as_deref());
+    }
+    if selection.l4_throughput {
+        let (rounds, seconds) = if selection.quick { (1, 1) } else { (3, 2) };
+        let rounds = selection.rounds.map_or(rounds, usize::from);
+        let extent = layer4::throughput::Extent { rounds, seconds, quick: selection.quick };
+        return layer4::throughput::run(extent, selection.json.as_deref());
     }
     setup::ensure(setup::For::Lab)?;
     build::run(true)?;
