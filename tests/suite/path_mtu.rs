@@ -12,7 +12,7 @@ use support::behind::{Behind, ip, run};
 use support::counters::{checksum_errors, counter};
 use support::lab::{Family, Host};
 use support::unwrapper::Unwrapper;
-use support::{Entry, Scene, TestLab};
+use support::{Entry, Scene, TestLab, xdp};
 
 const LENGTH: usize = 20 << 20;
 const NARROW: &str = "1280";
@@ -24,6 +24,9 @@ support::over_both_families! {
     a_link_of_the_gateway_that_narrows_in_mid_transfer_is_told_of_by_the_router
     a_link_beyond_the_client_s_router_that_narrows_in_mid_transfer_is_told_of_through_the_router
     a_link_beyond_the_instance_s_router_that_narrows_in_mid_transfer_is_told_of_through_the_router
+    where_packets_go_past_the_stack_links_that_narrow_are_told_of_all_the_same
+    layer_4_where_packets_go_past_the_stack_links_that_narrow_are_told_of_all_the_same
+    layer_4_the_client_is_told_of_a_link_that_narrows_towards_instances_that_answer_directly
 }
 
 /// What carries a transfer.
@@ -115,7 +118,8 @@ fn upload_by(scene: &impl Carrier, curl: Command, narrow: impl FnOnce()) {
     drop(leaving);
     assert!(curl.wait().unwrap().success());
     println!("{} MB up in {:.1?}", LENGTH >> 20, began.elapsed());
-    let stored = scene.lab().host_dir(Host::Backend(1)).join("upload/copy");
+    let of = |number| scene.lab().host_dir(Host::Backend(number)).join("upload/copy");
+    let stored = (1..=scene.lab().backends()).map(of).find(|file| file.exists()).expect("somebody stored it");
     assert!(fs::read(&stored).unwrap() == original, "the upload arrives changed");
     fs::remove_file(stored).unwrap();
 }
@@ -184,6 +188,59 @@ fn layer_4_links_of_the_gateway_that_narrow_in_mid_transfer_are_told_of_by_the_r
     for source in ["snat", "transparent"] {
         let scene = Balanced::with(family, 1, "", &format!("source = \"{source}\""), "");
         links_of_the_gateway_narrow(&scene, || scene.packets("too_long"));
+        assert_no_checksum_was_wrong(&scene.lab);
+    }
+}
+
+/// No IPv6 sender takes an MTU below 1280 (RFC 8201 §4): where packets are wrapped, the link has room for that and a header.
+fn layer_4_the_client_is_told_of_a_link_that_narrows_towards_instances_that_answer_directly(family: Family) {
+    for source in ["dsr-l2", "dsr-ipip"] {
+        let scene = Balanced::direct(family, source);
+        let wrapped = source == "dsr-ipip";
+        let _unwrapping: Vec<_> =
+            (1..=2).filter(|_| wrapped).map(|number| Unwrapper::start(&scene.lab, number, family)).collect();
+        let narrow = if wrapped && family == Family::V6 { "1320" } else { NARROW };
+        make_links_strict(&scene.lab);
+        let mut before = 0;
+        upload(&scene, || {
+            before = scene.packets("too_long");
+            TO_INSTANCE.set_mtu(&scene.lab, narrow);
+        });
+        println!("{source}: told the client {} times", scene.packets("too_long") - before);
+        assert!(scene.packets("too_long") > before, "{source}: the client was told");
+        assert_no_checksum_was_wrong(&scene.lab);
+    }
+}
+
+const XDP: &str = "attach = \"xdp\"";
+
+/// A lab that XDP works well in.
+fn lab_for_xdp() -> TestLab {
+    let lab = TestLab::with_backends(1);
+    xdp::open(&lab);
+    lab
+}
+
+/// XDP leaves to TC what is too long, and errors.
+fn where_packets_go_past_the_stack_links_that_narrow_are_told_of_all_the_same(family: Family) {
+    let scene = Scene::over_in(family, lab_for_xdp(), XDP);
+    links_of_the_gateway_narrow(&scene, || scene.packets("too_long"));
+    TO_INSTANCE.set_mtu(&scene.lab, "1500");
+    a_link_beyond_the_client_narrows(&scene);
+    assert!(scene.packets("error_forwarded") > 0);
+    assert!(scene.xdp_frames("carried") > 10_000, "{} frames in XDP", scene.xdp_frames("carried"));
+    assert_carried(&scene, 3);
+}
+
+fn layer_4_where_packets_go_past_the_stack_links_that_narrow_are_told_of_all_the_same(family: Family) {
+    for source in ["snat", "transparent"] {
+        let listener = format!("source = \"{source}\"");
+        let scene = Balanced::in_lab_with(lab_for_xdp(), family, 1, XDP, &listener);
+        links_of_the_gateway_narrow(&scene, || scene.packets("too_long"));
+        TO_INSTANCE.set_mtu(&scene.lab, "1500");
+        a_link_beyond_the_client_narrows(&scene);
+        assert!(scene.packets("l4_error_forwarded") > 0, "{source}");
+        assert!(scene.xdp_frames("carried") > 10_000, "{source}: {} frames", scene.xdp_frames("carried"));
         assert_no_checksum_was_wrong(&scene.lab);
     }
 }

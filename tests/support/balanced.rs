@@ -58,25 +58,8 @@ impl Balanced {
 
     /// The same in a lab of two backends that a story has prepared, with further lines of `[datapath]`.
     pub fn direct_in(lab: TestLab, family: Family, source: &str, datapath: &str) -> Self {
-        let vip = family.vip();
-        // What comes back through the gateway comes from one of its own addresses.
-        for key in ["net.ipv4.conf.all.accept_local", "net.ipv4.conf.backends.accept_local"] {
-            lab.sysctl(Host::Gateway, key, "1").unwrap();
-        }
-        for host in lab.hosts() {
-            for key in ["net.ipv4.conf.all.rp_filter", "net.ipv4.conf.default.rp_filter"] {
-                lab.sysctl(host, key, "0").unwrap();
-            }
-        }
-        lab.sysctl(Host::Gateway, "net.ipv4.conf.backends.rp_filter", "0").unwrap();
-        let servers = (1..=2)
-            .map(|number| {
-                let host = Host::Backend(number);
-                let address = if vip.is_ipv4() { format!("{vip}/32") } else { format!("{vip}/128 nodad") };
-                ip(&lab, host, &format!("address add {address} dev lo"));
-                Server::start(&lab, number, vip, UDP_PORT)
-            })
-            .collect();
+        answer_from_the_vip(&lab, family, 2);
+        let servers = (1..=2).map(|number| Server::start(&lab, number, family.vip(), UDP_PORT)).collect();
         Self::built(
             lab,
             servers,
@@ -158,6 +141,24 @@ impl Balanced {
         let series = format!("router_{name}_total{{reason=\"{reason}\"}} ");
         let metrics = self.router.metrics();
         metrics.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
+    }
+}
+
+/// Sets the first backends up to answer clients directly, and the gateway to let that pass: answers come back through it, from one of its own addresses.
+pub fn answer_from_the_vip(lab: &TestLab, family: Family, backends: u8) {
+    for key in ["net.ipv4.conf.all.accept_local", "net.ipv4.conf.backends.accept_local"] {
+        lab.sysctl(Host::Gateway, key, "1").unwrap();
+    }
+    for host in lab.hosts() {
+        for key in ["net.ipv4.conf.all.rp_filter", "net.ipv4.conf.default.rp_filter"] {
+            lab.sysctl(host, key, "0").unwrap();
+        }
+    }
+    lab.sysctl(Host::Gateway, "net.ipv4.conf.backends.rp_filter", "0").unwrap();
+    let vip = family.vip();
+    let address = if vip.is_ipv4() { format!("{vip}/32") } else { format!("{vip}/128 nodad") };
+    for number in 1..=backends {
+        ip(lab, Host::Backend(number), &format!("address add {address} dev lo"));
     }
 }
 

@@ -18,7 +18,7 @@ pub enum For {
 }
 
 /// A program that the lab runs, and the Debian package that brings it.
-const LAB_PROGRAMS: [(&str, &str); 16] = [
+const LAB_PROGRAMS: [(&str, &str); 18] = [
     ("ping", "iputils-ping"),
     ("ip", "iproute2"),
     ("tc", "iproute2"),
@@ -34,6 +34,8 @@ const LAB_PROGRAMS: [(&str, &str); 16] = [
     ("haproxy", "haproxy"),
     ("bpftool", "bpftool"),
     ("conntrack", "conntrack"),
+    ("nsd", "nsd"),
+    ("kdig", "knot-dnsutils"),
     ("perf", "linux-perf"),
 ];
 
