@@ -49,20 +49,16 @@ impl Transfer {
 
     /// Kills the daemon while XDP carries this, and starts it again.
     fn outlives(self, lab: &TestLab, router: &mut Router, carried: impl Fn(&Router) -> u64) {
-        let eventually = |router: &mut Router, what: &str, frames: u64| {
-            router.eventually(Duration::from_secs(20), what, |router| carried(router) > frames);
-        };
-        eventually(router, "XDP carries it", 5_000);
+        router.eventually(Duration::from_secs(20), "XDP carries it", |router| carried(router) > 5_000);
         router.kill();
         thread::sleep(Duration::from_millis(500));
-        assert!(!self.curl.is_finished(), "too early for the death to matter");
-        let before = "the counters outlive the daemon, and nobody could read them meanwhile";
+        assert!(!self.curl.is_finished(), "it has ended too early for the death to matter");
         router.restart();
-        let after = carried(router);
-        assert!(after > 5_000, "{after} frames: {before}");
-        eventually(router, "XDP carries it on", after + 5_000);
         let status = self.curl.join().unwrap();
         assert!(matches!(status, Ok(200 | 201 | 204)), "{status:?}");
+        // The counters outlive the daemon.
+        let frames = carried(router);
+        assert!(frames > LENGTH / 3_000, "{frames} frames are not even half of the file");
         let original = lab.state_dir().join("files/200m");
         assert_eq!(fs::metadata(&self.arriving).unwrap().len(), LENGTH);
         assert!(is_prefix(&self.arriving, LENGTH, &original).unwrap(), "another file arrives");
