@@ -22,10 +22,11 @@ pub struct Course {
 
 /// A number with as many digits as mean something, and spaces between thousands.
 pub fn number(value: f64) -> String {
-    if value >= 1000.0 {
-        let whole = format!("{value:.0}");
-        let (head, tail) = whole.split_at(whole.len() - 3);
-        return format!("{head} {tail}");
+    if value >= 999.5 {
+        let digits = format!("{value:.0}");
+        let groups: Vec<&str> =
+            digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
+        return groups.join(" ");
     }
     match value {
         value if value >= 100.0 => format!("{value:.0}"),
@@ -214,7 +215,8 @@ mod tests {
     #[test]
     fn numbers_keep_three_digits_or_their_thousands() {
         assert_eq!(number(44_218.4), "44 218");
-        assert_eq!(number(999.6), "1000");
+        assert_eq!(number(999.6), "1 000");
+        assert_eq!(number(2_000_000.0), "2 000 000");
         assert_eq!(
             (number(115.2), number(40.52), number(0.376)),
             ("115".into(), "40.5".into(), "0.38".into())

@@ -159,7 +159,8 @@ Written by `cargo xtask bench --l4-throughput` on {} (commit {}, {} × {}, {}, {
         "
 - The lab as above: client, gateway and one instance, joined by veth pairs and a bridge; iperf3 from the client to the instance. {rounds} rounds in
   each of which all take turns of {seconds} s (UDP: {} s), beginning with others each time. Ratios are formed within a round; the tables show medians over the rounds.
-- UDP is sent at {rate} Mb/s in datagrams of {UDP_LENGTH} bytes, which plain routing carries; what counts is what arrives, and what it costs the machine.
+- UDP is sent at {rate} Mb/s in datagrams of {UDP_LENGTH} bytes, which plain routing carries while nothing else is busy; what counts is what arrives, and what it
+  costs the machine. Client, gateway and instance share its processors: where ranges are wide, a ratio a few hundredths below the target is within them.
 - A turn of the router counts only if its own counters say that it has carried the packets. Its kernel programs are there only for its own turns, and so is connection tracking.
 - With `dsr-l2` and `dsr-ipip` the instance's answers (acknowledgements) come back through the gateway too, as plain routing. The instance takes outer headers off by a kernel
   program of the bench, as a tunnel device would.
