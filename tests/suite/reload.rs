@@ -58,8 +58,13 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
+        Self::with_datapath("")
+    }
+
+    /// With further lines of `[datapath]`.
+    fn with_datapath(datapath: &str) -> Self {
         let lab = TestLab::with_backends(2);
-        let router = Router::start(&lab, &router::configuration(&lab, "", "", SITE));
+        let router = Router::start(&lab, &router::configuration(&lab, "", datapath, SITE));
         let site = Self { router, lab };
         site.router.eventually(PATIENCE, "both instances serve", |router| {
             router.ctl(["instances"]).as_array().unwrap().iter().all(|one| one["serving"] == true)
@@ -301,6 +306,44 @@ fn listeners_come_and_go_and_their_connections_stay() {
     drop(taken);
     site.say(&["reload"]);
     open("10.77.1.10:84").expect("now it is free").get("/whoami").unwrap();
+}
+
+/// A Layer-4 listener in front of the pool `one`.
+const STREAM: &str = "[[listener]]\nname = \"stream\"\naddress = \"10.77.1.10:8080\"\nprotocol = \"tcp\"\n\n\
+     [[rule]]\nname = \"stream\"\nmatch = 'Listener(\"stream\")'\npool = \"one\"\n\n[[pool]]\nname = \"two\"";
+
+#[test]
+#[ignore = "needs root"]
+fn the_first_layer_4_listener_comes_by_a_reload_where_its_tables_are_made_at_every_start() {
+    let mut site = Site::with_datapath("l4_tables = \"always\"\nl4_max_flows = 10_000");
+    let mut held = site.connect(Entry::Handoff);
+    held.get("/whoami").unwrap();
+    site.edit("[[pool]]\nname = \"two\"", STREAM);
+    site.say(&["reload"]);
+    let open = || Connection::open(&site.lab, Host::Client, "10.77.1.10:8080").unwrap();
+    let mut streaming = open();
+    assert_eq!(streaming.get("/whoami").unwrap().text().trim(), "backend1");
+    site.router.kill();
+    assert_eq!(streaming.get("/whoami").unwrap().status, 200);
+    site.router.restart();
+    assert_eq!(streaming.get("/whoami").unwrap().status, 200, "the next daemon adopts its flow");
+    assert_eq!(held.get("/whoami").unwrap().status, 200, "and that of the other listener");
+    let protocols: Vec<_> = site
+        .flows()
+        .iter()
+        .filter(|flow| flow["listener"] == "stream")
+        .map(|flow| flow["protocol"].clone())
+        .collect();
+    assert_eq!(protocols, ["tcp"]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn without_its_tables_the_first_layer_4_listener_is_refused_by_a_reload_and_the_operator_told_what_to_do() {
+    let site = Site::new();
+    site.edit("[[pool]]\nname = \"two\"", STREAM);
+    let complaint = site.complain(&["reload"]);
+    assert!(complaint.contains("l4_tables = \"always\""), "{complaint}");
 }
 
 #[test]

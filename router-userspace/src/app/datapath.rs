@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_indextoname};
 
-use crate::config::{self, DatapathPlan, Interfaces, ListenerPlan};
+use crate::config::{self, DatapathPlan, Interfaces, Layer4Tables, ListenerPlan};
 use crate::core::session::Session;
 use crate::core::table::RoutingTable;
 use crate::flows::balance::{self, BalanceSettings, Balancer};
@@ -47,7 +47,8 @@ pub fn load(
     replace: bool,
 ) -> Loaded {
     let table = &*shared.load_full();
-    let layer4 = listeners.iter().any(|listener| listener.protocol.is_layer4());
+    let layer4 = plan.balance.tables == Layer4Tables::Always
+        || listeners.iter().any(|listener| listener.protocol.is_layer4());
     let settings = KernelSettings {
         interfaces: match &plan.interfaces {
             Interfaces::Named(names) => names.clone(),

@@ -68,6 +68,7 @@ pub(super) struct Datapath {
     pub l4_new_flows: Placed<u32>,
     pub udp_idle_timeout: Placed<Duration>,
     pub maglev_size: Placed<u32>,
+    pub l4_tables: Placed<Layer4Tables>,
 }
 
 pub(super) struct Listener {
@@ -240,6 +241,10 @@ fn datapath(section: Section<'_, '_>) -> Datapath {
         l4_new_flows: section.defaulted("l4_new_flows", values::integer(0..=1_000_000_000)),
         udp_idle_timeout: section.defaulted("udp_idle_timeout", values::duration(SECOND..=DAY)),
         maglev_size: section.defaulted("maglev_size", values::integer(101..=5_000_011)),
+        l4_tables: section.defaulted(
+            "l4_tables",
+            values::choice(&[("auto", Layer4Tables::Auto), ("always", Layer4Tables::Always)], &[]),
+        ),
     };
     section.finish();
     datapath

@@ -38,7 +38,7 @@ pub use diff::{Difference, How};
 pub use plan::{DaemonPlan, DatapathPlan, ListenerPlan, Plan, PoolToken, ReportsPlan, Token};
 pub use report::{ConfigErrors, Located, Problem, Problems};
 pub use running::{Next, Refused, Running};
-pub use settings::{Attach, Interfaces, Offload, Protocol, Source};
+pub use settings::{Attach, Interfaces, Layer4Tables, Offload, Protocol, Source};
 
 use reader::{Findings, Report};
 

@@ -91,6 +91,7 @@ pub static DATAPATH: Section = Section {
         with_default("l4_new_flows", "100_000"),
         with_default("udp_idle_timeout", "\"1m\""),
         with_default("maglev_size", "65_537"),
+        with_default("l4_tables", "\"auto\""),
     ],
     later: &[],
 };

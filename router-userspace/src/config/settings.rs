@@ -61,3 +61,12 @@ pub enum Offload {
     /// Never handed off.
     Relay,
 }
+
+/// When the tables of Layer-4 listeners are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer4Tables {
+    /// When the daemon starts with such a listener.
+    Auto,
+    /// Whenever it starts, so that the first such listener may come by a reload.
+    Always,
+}

@@ -28,7 +28,7 @@ use ipnet::IpNet;
 use super::file::{self, File};
 use super::reader::Report;
 use super::report::{Problem, Problems};
-use super::settings::{Attach, Interfaces, Offload, Protocol, Source};
+use super::settings::{Attach, Interfaces, Layer4Tables, Offload, Protocol, Source};
 use crate::core::memory::MemoryLimits;
 use crate::core::table::RoutingTable;
 
@@ -108,6 +108,7 @@ pub struct BalancePlan {
     pub udp_idle_timeout: Duration,
     /// Places of a Maglev table, a prime.
     pub maglev_size: u32,
+    pub tables: Layer4Tables,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,6 +231,7 @@ fn datapath(datapath: file::Datapath) -> DatapathPlan {
             new_flows: datapath.l4_new_flows.value,
             udp_idle_timeout: datapath.udp_idle_timeout.value,
             maglev_size: datapath.maglev_size.value,
+            tables: datapath.l4_tables.value,
         },
     }
 }

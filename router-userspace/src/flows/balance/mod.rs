@@ -149,7 +149,7 @@ pub struct BalanceSettings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     #[error(
-        "the tables of Layer-4 listeners are made when the daemon starts, and it started without any; restart routerd"
+        "the tables of Layer-4 listeners are made when the daemon starts, and it started without any; restart routerd, or have them made at every start (l4_tables = \"always\" in [datapath])"
     )]
     NoTables,
     #[error("there are no more than {most} {what} at a time, those with flows that have not ended included")]
