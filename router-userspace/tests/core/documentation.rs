@@ -71,8 +71,14 @@ fn source(file: &str) -> Option<String> {
         "" => vec![format!("router-userspace/tests/{file}")],
         _ => vec![format!("router-userspace/src/{file}")],
     };
-    let texts: Vec<_> =
-        places.iter().filter_map(|at| std::fs::read_to_string(format!("{root}/{at}")).ok()).collect();
+    // A file may have become a directory of them.
+    let in_directory = |at: &String| {
+        let entries = std::fs::read_dir(format!("{root}/{}", at.trim_end_matches(".rs"))).ok();
+        entries.into_iter().flatten().flatten().map(|entry| entry.path())
+    };
+    let files =
+        places.iter().map(|at| format!("{root}/{at}").into()).chain(places.iter().flat_map(in_directory));
+    let texts: Vec<_> = files.filter_map(|file| std::fs::read_to_string(file).ok()).collect();
     (!texts.is_empty()).then(|| texts.concat())
 }
 
