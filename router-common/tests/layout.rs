@@ -5,7 +5,8 @@ use std::mem::{align_of, offset_of, size_of};
 
 use router_common::abi::LAYOUT_VERSION;
 use router_common::abi::flow::{
-    FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6, FLAG_LIVE, FLAG_TIMESTAMPS, Flow, Progress, Translation,
+    FLAG_BINDING, FLAG_DIRECT, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6, FLAG_LIVE, FLAG_STASH, FLAG_TIMESTAMPS,
+    Flow, Progress, Translation,
 };
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef, Side};
 use router_common::abi::next_hop::{AF_INET, AF_INET6, NextHop};
@@ -32,7 +33,7 @@ fn layout() -> String {
     });
     layout!(text, Progress {
         last_seen packets bytes born max_ack max_seq window_edge fin_end fin_seen rst_seen timestamp_delta
-        reserved
+        stash
     });
     layout!(text, NextHop { interface resolved family address ethernet mtu reserved });
     {
@@ -61,9 +62,21 @@ fn layout() -> String {
         layout!(text, Affinity { instance seen });
         layout!(text, NewFlows { began count scratch reserved });
     }
+    {
+        use router_common::abi::binding::{BindingSettings, BoundEndpoint, BoundListener, Embryo, Stash};
+        layout!(text, BindingSettings { attended_until clock_offset generation });
+        layout!(text, BoundEndpoint { address port is_ipv6 });
+        layout!(text, BoundListener { max_segment window });
+        layout!(text, Embryo { state generation seq ack echo segment scale agreed });
+        layout!(text, Stash {
+            length sum seq timestamp client_ack client_echo window agreed instance_seq instance_timestamp segment
+            reserved bytes
+        });
+    }
     layout!(text, Interface { ethernet sends reserved });
     let traits = Translation::pack_traits(0, 1, 1);
-    let flags = [FLAG_LIVE, FLAG_DIRECT, FLAG_TIMESTAMPS, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6];
+    let flags =
+        [FLAG_LIVE, FLAG_DIRECT, FLAG_TIMESTAMPS, FLAG_ERASE_TIMESTAMPS, FLAG_IPV6, FLAG_BINDING, FLAG_STASH];
     writeln!(text, "traits {flags:?}, scales {traits:#x}").unwrap();
     writeln!(text, "address families {:?}", [AF_INET, AF_INET6]).unwrap();
     writeln!(text, "flow reference {:?}", FlowRef::new(1, Side::Instance)).unwrap();

@@ -34,6 +34,7 @@ pub fn act(ctx: &TcContext, verdict: Verdict, reason: PacketReason) -> i32 {
             debug!(ctx, "dropped a packet of {} bytes, reason {}", ctx.len(), reason.index() as u32);
             TC_ACT_SHOT
         }
+        Verdict::Take(_) => TC_ACT_SHOT,
         // SAFETY: a helper with plain arguments.
         Verdict::Redirect { interface } | Verdict::Report { interface, .. } => unsafe {
             bpf_redirect(interface, 0) as i32

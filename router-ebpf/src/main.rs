@@ -10,6 +10,8 @@
 #[cfg(target_arch = "bpf")]
 mod balance;
 #[cfg(target_arch = "bpf")]
+mod binding;
+#[cfg(target_arch = "bpf")]
 mod capture;
 #[cfg(target_arch = "bpf")]
 mod egress;
@@ -59,6 +61,14 @@ mod programs {
     #[classifier]
     pub fn router_ingress(ctx: TcContext) -> i32 {
         routes::carry(ctx.skb.skb)
+    }
+
+    /// Begins connections that have no socket; all other packets go up the stack.
+    ///
+    /// Behind [`router_ingress`]: most packets belong to flows, and do not come here.
+    #[classifier]
+    pub fn router_binding(ctx: TcContext) -> i32 {
+        crate::binding::carry(&ctx)
     }
 
     /// Frames of handed-off connections are translated and sent on before the stack; it and [`router_ingress`] get all others.

@@ -6,6 +6,7 @@ use router_common::abi::balance::{
     Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, MAX_GROUPS,
     MAX_INSTANCES, MAX_LINKS, MAX_SERVICES, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings,
 };
+use router_common::abi::binding::{BindingSettings, BoundEndpoint, BoundListener, Embryo, Stash};
 use router_common::abi::capture::{CaptureBudget, Wanted};
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
@@ -16,6 +17,8 @@ use router_common::abi::xdp::{Interface, MAX_INTERFACES};
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::options::Scratch;
+
+use crate::binding::HeaderBytes;
 
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 const BPF_F_NO_PREALLOC: u32 = 1 << 0;
@@ -145,3 +148,29 @@ pub static XDP_DEVICES: DevMap = DevMap::pinned(MAX_INTERFACES, 0);
 /// Frames that XDP has met, by [`XdpReason`].
 #[map]
 pub static XDP_FRAMES: PerCpuArray<u64> = PerCpuArray::pinned(XdpReason::COUNT as u32, 0);
+
+/// What the packet path must know for every listener whose connections are bound.
+#[map]
+pub static BINDING_SETTINGS: Array<BindingSettings> = Array::pinned(1, BPF_F_MMAPABLE);
+
+#[map]
+pub static BOUND_LISTENERS: HashMap<BoundEndpoint, BoundListener> = HashMap::pinned(1024, 0);
+
+/// Clients that have completed the handshake. LRU: who sends nothing for long gives way.
+#[map]
+pub static EMBRYOS: LruHashMap<FlowKeyV4, Embryo> = LruHashMap::pinned(1, 0);
+
+#[map]
+pub static EMBRYOS6: LruHashMap<FlowKeyV6, Embryo> = LruHashMap::pinned(1, 0);
+
+/// What instances get first.
+#[map]
+pub static STASHES: Array<Stash> = Array::pinned(1, BPF_F_MMAPABLE);
+
+/// What the daemon is told. Not pinned: what a dead daemon has not read, its clients send again.
+#[map]
+pub static ARRIVALS: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+/// A copy of a TCP header, one for each CPU.
+#[map]
+pub static HEADER_SCRATCH: PerCpuArray<HeaderBytes> = PerCpuArray::with_max_entries(1, 0);

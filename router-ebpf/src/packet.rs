@@ -3,6 +3,7 @@
 use core::mem::size_of;
 
 use aya_ebpf::EbpfContext;
+use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{
     bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_load_bytes,
     bpf_skb_pull_data, bpf_skb_store_bytes,
@@ -42,6 +43,11 @@ impl<'a> Skb<'a> {
     #[inline(always)]
     pub fn new(ctx: &'a TcContext) -> Self {
         Self { ctx }
+    }
+
+    #[inline(always)]
+    pub fn as_ptr(&self) -> *mut __sk_buff {
+        self.ctx.skb.skb
     }
 
     /// Brings the headers of a packet that may be carried into the directly accessible part, where the packet is long enough.

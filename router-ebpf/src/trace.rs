@@ -22,7 +22,7 @@ pub fn say(verdict: Verdict, reason: PacketReason) {
     // What a verdict does not have is not written: whatever lies in a register for it, the verifier refuses to read it.
     match verdict {
         Verdict::Pass(_) => said.verdict.set(SaidVerdict::Pass as u32),
-        Verdict::Drop(_) => said.verdict.set(SaidVerdict::Drop as u32),
+        Verdict::Drop(_) | Verdict::Take(_) => said.verdict.set(SaidVerdict::Drop as u32),
         Verdict::Redirect { interface } => {
             said.interface.set(interface);
             said.verdict.set(SaidVerdict::Redirect as u32);

@@ -41,7 +41,7 @@ use crate::control::reports::Tokens;
 use crate::core::counters::Counters;
 use crate::core::preload::Planner;
 use crate::core::table::RoutingTable;
-use crate::flows::ports::{KernelReservation, PortAllocator, reserve_in_kernel};
+use crate::flows::ports::{KernelReservation, SourcePorts, reserve_in_kernel};
 use crate::flows::table::FlowTable;
 use crate::probe::{Origin, Prober, preload, watch};
 use crate::proxy::budget::{BudgetLimits, HeadBudget};
@@ -119,14 +119,15 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
 
     let table = Arc::new(ArcSwap::from_pointee(table));
     let counters = Arc::new(Counters::default());
-    let ports = Arc::new(PortAllocator::new(datapath.source_ports.clone()));
-    let datapath::Loaded { flows: kernel, balancer, tracer, captures, state: datapath_state } =
-        datapath::load(&datapath, &listeners, &table, &ports, arguments.replace);
+    let source_ports = SourcePorts::new(datapath.source_ports.clone(), datapath::binds(&listeners));
+    let datapath::Loaded { flows: kernel, binder, balancer, tracer, captures, state: datapath_state } =
+        datapath::load(&datapath, &listeners, &table, &source_ports, arguments.replace);
+    let ports = source_ports.sockets;
     let flows = kernel.clone().map(|flows| flows as Arc<dyn FlowTable>);
     let exemption = flows.as_ref().map(|_| Arc::new(Exemption::prepare(&datapath)));
     if let Some(exemption) = &exemption {
         exemption.install(&listeners, &table.load());
-        reserve_ports(&ports.range());
+        reserve_ports(&datapath.source_ports);
         reserve_ports(&datapath.balance.source_ports);
     }
     let balance = Balance::new(balancer.clone(), Arc::clone(&table), &datapath);
@@ -157,7 +158,9 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     let context = Arc::new(Context {
         table: Arc::clone(&table),
         flows: flows.clone(),
+        binder: binder.clone(),
         ports: Arc::clone(&ports),
+        bound_ports: source_ports.bound,
         sources: SourceAddresses::new(datapath.source_addresses.clone()),
         counters: Arc::clone(&counters),
         heads: HeadBudget::new(BudgetLimits::default()),
@@ -170,7 +173,7 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
             (Arc::new(Listener { context: Arc::clone(&context), settings }), sockets)
         })
         .collect();
-    let workers = Arc::new(Workers::start(workers, serving).context("cannot start the workers")?);
+    let workers = Arc::new(Workers::start(workers, serving, binder).context("cannot start the workers")?);
     let heads = Arc::new(Heads::of(&listeners));
     let shown_listeners = Arc::new(ArcSwap::from_pointee(listeners.iter().map(Into::into).collect()));
     let (reports_listen, tokens) =

@@ -21,6 +21,8 @@ pub enum Entry {
     Auto,
     /// `offload = "relay"`, on port 82.
     Relay,
+    /// `offload = "bind"`, on port 83, where a scene has it.
+    Bind,
 }
 
 impl Entry {
@@ -37,6 +39,7 @@ impl Entry {
             Self::Handoff => 80,
             Self::Auto => 81,
             Self::Relay => 82,
+            Self::Bind => 83,
         };
         SocketAddr::new(family.vip(), port)
     }
@@ -96,6 +99,17 @@ impl Scene {
     /// The same in a lab that a story has prepared.
     pub fn over_in(family: Family, lab: TestLab, datapath: &str) -> Self {
         Self::built(family, lab, (datapath, ""), &[])
+    }
+
+    /// A lab with this many backends, where one more listener binds; `rules` come before the others.
+    pub fn binding(family: Family, backends: u8, rules: &str) -> Self {
+        let lab = TestLab::with_backends(backends);
+        let address = Entry::Bind.address_over(family);
+        let listener =
+            format!("[[listener]]\nname = \"bind\"\naddress = \"{address}\"\noffload = \"bind\"\n\n");
+        let rest = listener + rules + &rest(family, backends, "");
+        let router = Router::start_with(&lab, &router::configuration(&lab, "", "", &rest), &[]);
+        Self { router, lab, family }
     }
 
     /// In a lab that a story has prepared, with the router on these interfaces.

@@ -24,6 +24,11 @@ pub const FLAG_ERASE_TIMESTAMPS: u32 = 1 << 3;
 /// Both legs are IPv6; clear where both are IPv4.
 pub const FLAG_IPV6: u32 = 1 << 4;
 
+/// No instance has answered yet: instead of [`FLAG_LIVE`], until the kernel binds the two sides.
+pub const FLAG_BINDING: u32 = 1 << 5;
+/// What the instance gets first lies in a stash, for as long as the instance has not acknowledged it all.
+pub const FLAG_STASH: u32 = 1 << 6;
+
 /// How the packets of one sender become packets of the other leg. Written by the daemon.
 #[repr(C, align(64))]
 #[derive(Clone, Debug, Default)]
@@ -85,7 +90,8 @@ pub struct Progress {
     pub rst_seen: Shared32,
     /// Added to TSval; 0 until the first packet fixes it.
     pub timestamp_delta: Shared32,
-    pub reserved: Shared32,
+    /// In the client's: which stash the flow has, plus 1, while it has [`FLAG_STASH`]; written by the daemon.
+    pub stash: Shared32,
 }
 
 /// One slot of the flow array.

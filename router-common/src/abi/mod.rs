@@ -4,6 +4,7 @@
 //! layout must raise [`LAYOUT_VERSION`]: pinned maps outlive the daemon that made them.
 
 pub mod balance;
+pub mod binding;
 pub mod capture;
 pub mod flow;
 pub mod key;

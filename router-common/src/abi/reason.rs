@@ -139,6 +139,36 @@ reasons! {
         L4EchoMalformed = "l4_echo_malformed",
         /// An echo request to a Layer-4 VIP in fragments, or longer than 9,216 bytes; the stack takes it.
         L4EchoTooLong = "l4_echo_too_long",
+        /// Of a flow whose instance has not answered yet; the program of delayed binding takes it.
+        Binding = "binding",
+        /// A SYN that was answered with a cookie.
+        BindingSynAnswered = "binding_syn_answered",
+        /// The handshake of a client is complete; its first packet will follow.
+        BindingOpened = "binding_opened",
+        /// A client's first packet, which the daemon got. It is not acknowledged until an instance has it.
+        BindingTaken = "binding_taken",
+        /// The instance's answer to our SYN, which became the client's first packet to it.
+        Bound = "bound",
+        /// The client's first packet was sent to the instance once more.
+        BindingResent = "binding_resent",
+        /// From a client whose first packet the daemon has, while no instance has answered; the client sends it again.
+        BindingHeld = "binding_held",
+        /// The instance refused the connection; the daemon chooses another.
+        BindingRefused = "binding_refused",
+        /// The client closed, or reset, before it sent anything.
+        BindingClosed = "binding_closed",
+        /// A keep-alive before the first packet, which was answered.
+        BindingKeptAlive = "binding_kept_alive",
+        /// Not the first byte of a client that has sent none yet; the client sends it again.
+        BindingOutOfOrder = "binding_out_of_order",
+        /// A first packet longer than the window that the client was given.
+        BindingTooLong = "binding_too_long",
+        /// The daemon is behind with what the programs tell it; the client sends it again.
+        BindingRingFull = "binding_ring_full",
+        /// To a listener whose daemon takes no first packets now; the stack decides.
+        BindingUnattended = "binding_unattended",
+        /// A SYN with data (TCP Fast Open); the listening socket takes it.
+        BindingSynWithData = "binding_syn_with_data",
     }
 }
 
@@ -197,6 +227,44 @@ reasons! {
         PerRequest = "per_request",
         /// An end has a link-local address, which means nothing without its interface.
         LinkLocal = "link_local",
+    }
+}
+
+reasons! {
+    /// Why a connection that began without a socket was given one, instead of being bound to an instance.
+    UnboundReason {
+        /// The head, or ClientHello, does not end in the first packet.
+        HeadIncomplete = "head_incomplete",
+        /// What the instance is to get does not fit one packet.
+        HeadTooLong = "head_too_long",
+        /// The head, or ClientHello, is to be refused.
+        BadHead = "bad_head",
+        /// The client closed its direction with its first packet.
+        Finished = "finished",
+        /// The rules name no instance now: the request is to be answered, or to wait.
+        NoInstance = "no_instance",
+        /// The response is to carry a cookie.
+        Cookie = "cookie",
+        /// No instance that was tried could be connected to.
+        ConnectFailed = "connect_failed",
+        /// None of the router's source ports towards the instance is free.
+        NoSourcePort = "no_source_port",
+        /// The flow table has no free slot.
+        TableFull = "table_full",
+        /// A flow with one of these tuples exists already.
+        DuplicateKey = "duplicate_key",
+        /// As many first packets as may wait for instances were waiting already.
+        NoStash = "no_stash",
+        /// No way towards the client or the instance is known, or none that the kernel programs see.
+        NoRoute = "no_route",
+        /// The link-layer address of the way to the instance is not known yet.
+        NextHopUnresolved = "next_hop_unresolved",
+        /// The client is IPv4 and the instance IPv6, or the other way round.
+        Family = "family",
+        /// A map update failed.
+        MapUpdate = "map_update",
+        /// The listener's settings do not permit it any more.
+        Configured = "configured",
     }
 }
 
@@ -343,6 +411,19 @@ reasons! {
         RegistrationConflict = "registration_conflict",
         /// As many instances as may have joined the pool already.
         RegistryFull = "registry_full",
+    }
+}
+
+impl From<RelayReason> for UnboundReason {
+    fn from(reason: RelayReason) -> Self {
+        match reason {
+            RelayReason::TableFull => Self::TableFull,
+            RelayReason::DuplicateKey => Self::DuplicateKey,
+            RelayReason::NoSourcePort => Self::NoSourcePort,
+            RelayReason::Family | RelayReason::LinkLocal => Self::Family,
+            RelayReason::NoRoute | RelayReason::NotAttached => Self::NoRoute,
+            _ => Self::MapUpdate,
+        }
     }
 }
 

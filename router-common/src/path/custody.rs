@@ -3,13 +3,15 @@
 //! Bytes that our kernel has acknowledged to one side and the other side has not yet acknowledged are in custody: only
 //! our socket can send them again, so only our socket may be told that they arrived. Both cuts are compared afresh for every packet. A remembered
 //! "done" lost uploads when bytes arrived late.
+//!
+//! Where a flow began without sockets (`binding`), a stash takes their place: the packet goes on to the program that has it.
 
 use super::Verdict;
 use super::parse::Segment;
 use super::sequence::Passage;
-use crate::abi::flow::FLAG_DIRECT;
+use crate::abi::flow::{FLAG_DIRECT, FLAG_STASH};
 use crate::abi::reason::PacketReason;
-use crate::wire::tcp::{seq_before, seq_before_eq};
+use crate::wire::tcp::{SYN, seq_before, seq_before_eq};
 
 /// Who answers for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,11 @@ pub fn keeper(passage: &Passage<'_>, segment: &Segment) -> Keeper {
     if passage.has(FLAG_DIRECT) {
         return Keeper::OtherSide;
     }
+    let stashed = passage.has(FLAG_STASH);
+    if stashed && segment.has(SYN) {
+        // An instance that has not got the stash repeats its answer to our SYN.
+        return Keeper::Ours(Verdict::Pass(PacketReason::CustodyRetransmit));
+    }
     let seq_cut = passage.translation.seq_cut.get();
     let end = segment.end();
     // The head that our socket acknowledged was replaced by another one. Until the other side has all of that, the
@@ -32,7 +39,7 @@ pub fn keeper(passage: &Passage<'_>, segment: &Segment) -> Keeper {
     if end != segment.seq && seq_before(segment.seq, seq_cut) {
         let replaced_end = seq_cut.wrapping_add(passage.seq_delta);
         if seq_before(passage.receiver.max_ack.get(), replaced_end) {
-            return Keeper::Ours(if seq_before_eq(end, seq_cut) {
+            return Keeper::Ours(if stashed || seq_before_eq(end, seq_cut) {
                 Verdict::Pass(PacketReason::CustodyRetransmit)
             } else {
                 Verdict::Drop(PacketReason::StraddlesHead)

@@ -12,6 +12,7 @@
 pub mod account;
 pub mod answer_budget;
 pub mod balance;
+pub mod binding;
 pub mod custody;
 pub mod family;
 pub mod first_fragment;
@@ -32,6 +33,7 @@ pub mod translate;
 pub mod transparent;
 pub mod xdp;
 
+use crate::abi::flow::FLAG_BINDING;
 use crate::abi::reason::PacketReason;
 use crate::wire::ipv4::Ipv4;
 use crate::wire::ipv6::Ipv6;
@@ -45,6 +47,8 @@ pub enum Verdict {
     /// The stack takes it, unchanged.
     Pass(PacketReason),
     Drop(PacketReason),
+    /// It has arrived: what it says is known now, and nothing of it goes on.
+    Take(PacketReason),
     /// Send it out by this interface; its Ethernet header is complete.
     Redirect {
         interface: u32,
@@ -54,7 +58,7 @@ pub enum Verdict {
         interface: u32,
         next_hop: u32,
     },
-    /// Send it out by this interface: it tells a sender of an error.
+    /// Send it out by this interface: it answers a sender.
     Report {
         interface: u32,
         reason: PacketReason,
@@ -75,7 +79,10 @@ pub enum Rare {
 impl Verdict {
     pub const fn reason(self) -> PacketReason {
         match self {
-            Verdict::Pass(reason) | Verdict::Drop(reason) | Verdict::Report { reason, .. } => reason,
+            Verdict::Pass(reason)
+            | Verdict::Drop(reason)
+            | Verdict::Take(reason)
+            | Verdict::Report { reason, .. } => reason,
             Verdict::Redirect { .. } => PacketReason::Forwarded,
             Verdict::Resolve { .. } => PacketReason::NextHopUnresolved,
         }
@@ -148,7 +155,8 @@ fn carry_as<I: Family, P: Packet, F: Flows + Keys<I::Key>, C: Clock>(
     };
     let passage = sequence::Passage::new(flow, found.side(), &segment);
     if !passage.is_live_in::<I>() {
-        return Ok(Verdict::Pass(PacketReason::StaleSlot));
+        let unbound = passage.has(FLAG_BINDING);
+        return Ok(Verdict::Pass(if unbound { PacketReason::Binding } else { PacketReason::StaleSlot }));
     }
     if account::ended(&passage, &segment) {
         flows.forget(&key);

@@ -18,7 +18,8 @@ use crate::abi::shared::Shared32;
 use crate::wire::Net32;
 use crate::wire::checksum::Diff;
 use crate::wire::tcp::{
-    ACK, OPTION_END, OPTION_NOP, OPTION_SACK, OPTION_SACK_PERMITTED, OPTION_TIMESTAMPS, TIMESTAMPS_LEN, Tcp,
+    ACK, OPTION_END, OPTION_NOP, OPTION_SACK, OPTION_SACK_PERMITTED, OPTION_TIMESTAMPS, OPTION_WINDOW_SCALE,
+    TIMESTAMPS_LEN, Tcp,
 };
 
 const NOP_NOP_TIMESTAMPS: u32 =
@@ -251,6 +252,8 @@ pub struct Scratch {
     pub blocks: Shared32,
     /// SACK-permitted, plus 1.
     pub sack_permitted: Shared32,
+    /// The window scale, plus 1.
+    pub window_scale: Shared32,
     /// 1 where an option's length is impossible.
     pub malformed: Shared32,
 }
@@ -265,6 +268,7 @@ impl Default for Scratch {
             sack: Shared32::default(),
             blocks: Shared32::default(),
             sack_permitted: Shared32::default(),
+            window_scale: Shared32::default(),
             malformed: Shared32::default(),
         }
     }
@@ -274,7 +278,7 @@ impl Scratch {
     /// Four bytes as they lie in the packet. An offset beyond what [`locate`] accepts is clamped into the buffer, which the
     /// verifier needs to see.
     #[inline(always)]
-    fn word(&self, at: usize) -> u32 {
+    pub(super) fn word(&self, at: usize) -> u32 {
         let at = at & 63;
         let at = if at > Tcp::MAX_OPTIONS - 4 { Tcp::MAX_OPTIONS - 4 } else { at };
         u32::from_ne_bytes([self.bytes[at], self.bytes[at + 1], self.bytes[at + 2], self.bytes[at + 3]])
@@ -290,6 +294,7 @@ pub fn locate(scratch: &Scratch) {
         &scratch.sack,
         &scratch.blocks,
         &scratch.sack_permitted,
+        &scratch.window_scale,
         &scratch.malformed,
     ] {
         word.set(0);
@@ -332,5 +337,7 @@ fn step<const AT: usize>(scratch: &Scratch) {
         scratch.blocks.set(option_len >> 3);
     } else if kind == OPTION_SACK_PERMITTED && option_len == 2 {
         scratch.sack_permitted.set(at + 1);
+    } else if AT + 2 < Tcp::MAX_OPTIONS && kind == OPTION_WINDOW_SCALE && option_len == 3 {
+        scratch.window_scale.set(scratch.bytes[(AT + 2) % Tcp::MAX_OPTIONS] as u32 + 1);
     }
 }

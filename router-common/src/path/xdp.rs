@@ -104,7 +104,7 @@ fn outcome(verdict: Verdict, reason: PacketReason) -> Outcome {
             Outcome::Pass(XdpReason::NoWayOut)
         }
         Verdict::Pass(_) => Outcome::Pass(XdpReason::NotCarried),
-        Verdict::Drop(reason) => Outcome::Drop(reason),
+        Verdict::Drop(reason) | Verdict::Take(reason) => Outcome::Drop(reason),
         Verdict::Redirect { interface } | Verdict::Report { interface, .. } => {
             Outcome::Redirect { interface, reason }
         }

@@ -23,13 +23,18 @@ unsafe impl Wire for Tcp {}
 pub const FIN: u8 = 0x01;
 pub const SYN: u8 = 0x02;
 pub const RST: u8 = 0x04;
+pub const PSH: u8 = 0x08;
 pub const ACK: u8 = 0x10;
 
 pub const OPTION_END: u8 = 0;
 pub const OPTION_NOP: u8 = 1;
+pub const OPTION_MAX_SEGMENT: u8 = 2;
+pub const OPTION_WINDOW_SCALE: u8 = 3;
 pub const OPTION_SACK_PERMITTED: u8 = 4;
 pub const OPTION_SACK: u8 = 5;
 pub const OPTION_TIMESTAMPS: u8 = 8;
+/// The greatest window scale (RFC 7323 §2.3).
+pub const MAX_WINDOW_SCALE: u8 = 14;
 /// Length of the timestamps option, kind and length included.
 pub const TIMESTAMPS_LEN: u8 = 10;
 

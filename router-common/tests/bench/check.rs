@@ -26,7 +26,7 @@ pub fn carry_as_the_model_says(table: &MemoryFlows, frame: &[u8]) -> (Verdict, V
     assert_eq!(after, expected.frame);
     assert_eq!(Marks::of(&table.flows[0]), expected.marks.unwrap_or(marks_before));
     match verdict {
-        Verdict::Pass(_) | Verdict::Drop(_) => {
+        Verdict::Pass(_) | Verdict::Drop(_) | Verdict::Take(_) => {
             assert_eq!(after, frame, "what is not carried does not change")
         }
         Verdict::Redirect { .. } | Verdict::Resolve { .. } => {

@@ -13,11 +13,12 @@ use crate::config::{self, DatapathPlan, Interfaces, Layer4Tables, ListenerPlan};
 use crate::core::session::Session;
 use crate::core::table::RoutingTable;
 use crate::flows::balance::{self, BalanceSettings, Balancer};
+use crate::flows::binding::Binder;
 use crate::flows::capture::KernelCaptures;
 use crate::flows::kernel::{BalanceSizes, KernelSettings};
-use crate::flows::kernel_table::KernelFlowTable;
+use crate::flows::kernel_table::{KernelFlowTable, Tables};
 use crate::flows::netlink::{Netlink, interface_towards};
-use crate::flows::ports::PortAllocator;
+use crate::flows::ports::SourcePorts;
 use crate::flows::table::FlowTable;
 use crate::flows::trace::Tracer;
 use crate::flows::xdp::{Attach, Wishes};
@@ -26,6 +27,8 @@ use crate::flows::xdp::{Attach, Wishes};
 pub struct Loaded {
     /// `None` without a kernel data path; the daemon then goes on by relaying.
     pub flows: Option<Arc<KernelFlowTable>>,
+    /// `None` if no listener's connections are to be bound.
+    pub binder: Option<Arc<Binder>>,
     pub balancer: Option<Arc<Balancer>>,
     pub tracer: Option<Arc<Tracer>>,
     pub captures: Option<Arc<KernelCaptures>>,
@@ -43,7 +46,7 @@ pub fn load(
     plan: &DatapathPlan,
     listeners: &[ListenerPlan],
     shared: &Arc<ArcSwap<RoutingTable>>,
-    ports: &PortAllocator,
+    ports: &SourcePorts,
     replace: bool,
 ) -> Loaded {
     let table = &*shared.load_full();
@@ -65,6 +68,7 @@ pub fn load(
         attach: wishes(plan),
         max_flows: plan.max_flows,
         replace,
+        binding: binds(listeners),
         balance: layer4.then(|| BalanceSizes {
             max_flows: plan.balance.max_flows,
             ring_size: plan.balance.maglev_size,
@@ -75,11 +79,16 @@ pub fn load(
     };
     match KernelFlowTable::open(&settings, plan.flow_idle_timeout, ports, |instance| session(table, instance))
     {
-        Ok((flows, maps, adopted)) => {
-            let balancer = match balancer(plan, maps, &flows, shared) {
+        Ok((flows, Tables { balance, binding }, adopted)) => {
+            let balancer = match balancer(plan, balance, &flows, shared) {
                 Ok(balancer) => balancer,
                 Err(error) => return without(format!("Layer-4 flows cannot be looked after: {error}")),
             };
+            let binder = binding.map(|maps| Binder::new(Arc::clone(&flows), maps)).transpose();
+            let binder = binder.unwrap_or_else(|error| {
+                tracing::warn!(%error, "connections cannot be bound; sockets accept them");
+                None
+            });
             let interfaces = flows.interfaces().join(", ");
             tracing::info!(interfaces, "kernel data path attached (TCX)");
             if adopted.flows > 0 {
@@ -99,7 +108,14 @@ pub fn load(
             let state = format!("TCX on {interfaces}");
             let tracer = Arc::new(Tracer::new(Arc::clone(&flows)));
             let captures = Some(Arc::clone(flows.captures()));
-            Loaded { flows: Some(flows), balancer: Some(balancer), tracer: Some(tracer), captures, state }
+            Loaded {
+                flows: Some(flows),
+                binder: binder.map(Arc::new),
+                balancer: Some(balancer),
+                tracer: Some(tracer),
+                captures,
+                state,
+            }
         }
         Err(error) => without(error.to_string()),
     }
@@ -121,6 +137,11 @@ fn warn_of_super_packets(flows: &KernelFlowTable) {
             );
         }
     }
+}
+
+/// Whether connections of some listener are to be bound.
+pub fn binds(listeners: &[ListenerPlan]) -> bool {
+    listeners.iter().any(|listener| listener.offload == config::Offload::Bind)
 }
 
 /// Where the configuration wants interfaces' packets to be met.
@@ -165,6 +186,7 @@ fn without(reason: String) -> Loaded {
     tracing::warn!("every connection is relayed in user space: {reason}");
     Loaded {
         flows: None,
+        binder: None,
         balancer: None,
         tracer: None,
         captures: None,

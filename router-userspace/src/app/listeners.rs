@@ -14,6 +14,7 @@ pub fn settings(plan: &ListenerPlan) -> ListenerSettings {
         transparent: plan.source == Source::Transparent,
         offload: match plan.offload {
             Offload::Auto => settings::Offload::Auto,
+            Offload::Bind => settings::Offload::Bind,
             Offload::Handoff => settings::Offload::Handoff,
             Offload::Relay => settings::Offload::Relay,
         },

@@ -48,8 +48,8 @@ pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     )?;
     writeln!(
         out,
-        "             {} handed off, {} relayed, {} refused, {} retries",
-        count.handed_off, count.relayed, count.refused, count.retries
+        "             {} bound, {} handed off, {} relayed, {} refused, {} retries",
+        count.bound, count.handed_off, count.relayed, count.refused, count.retries
     )?;
 
     writeln!(out)?;
@@ -76,7 +76,11 @@ pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     }
     pools.print(out)?;
 
-    for (title, reasons) in [("RELAYED BECAUSE", &status.relayed), ("REFUSED BECAUSE", &status.refused)] {
+    for (title, reasons) in [
+        ("NOT BOUND BECAUSE", &status.unbound),
+        ("RELAYED BECAUSE", &status.relayed),
+        ("REFUSED BECAUSE", &status.refused),
+    ] {
         if reasons.is_empty() {
             continue;
         }

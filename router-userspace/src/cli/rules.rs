@@ -40,6 +40,7 @@ fn action(rule: &Rule) -> String {
 pub(super) fn reasons(reasons: &Reasons, out: &mut dyn Write) -> io::Result<()> {
     let parts = [
         ("PACKET", &reasons.packet),
+        ("NOT BOUND", &reasons.unbound),
         ("RELAYED", &reasons.relay),
         ("REFUSED", &reasons.refuse),
         ("REPORTS", &reasons.report),

@@ -51,7 +51,7 @@ pub(super) fn read(section: Section<'_, '_>) -> Check {
     let kinds: &[_] = &[("tcp", CheckKind::Tcp), ("http", CheckKind::Http), ("tls", CheckKind::Tls)];
     let states: &[_] = &[("down", Reachability::Down), ("up", Reachability::Up)];
     let check = Check {
-        kind: section.required("type", values::choice(kinds, &[])),
+        kind: section.required("type", values::choice(kinds)),
         path: section.optional("path", file::request_target),
         host: section.optional("host", file::host),
         server_name: section.optional("server_name", server_name),
@@ -63,7 +63,7 @@ pub(super) fn read(section: Section<'_, '_>) -> Check {
         timeout: section.defaulted("timeout", values::duration(10 * MILLISECOND..=DAY)),
         rise: section.defaulted("rise", values::integer(1..=100)),
         fall: section.defaulted("fall", values::integer(1..=100)),
-        initial: section.defaulted("initial", values::choice(states, &[])),
+        initial: section.defaulted("initial", values::choice(states)),
     };
     section.finish();
     check

@@ -36,7 +36,7 @@ pub(super) fn read(section: Section<'_, '_>) -> Persistence {
         path: section.defaulted("path", cookie_attribute),
         secure: section.defaulted("secure", values::boolean),
         http_only: section.defaulted("http_only", values::boolean),
-        same_site: section.optional("same_site", values::choice(SAME_SITES, &[])),
+        same_site: section.optional("same_site", values::choice(SAME_SITES)),
         generation: section.defaulted("generation", values::integer(0..=u32::MAX)),
     };
     section.finish();

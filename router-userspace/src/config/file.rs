@@ -224,7 +224,7 @@ fn daemon(section: Section<'_, '_>) -> Daemon {
 fn datapath(section: Section<'_, '_>) -> Datapath {
     let datapath = Datapath {
         interfaces: interfaces(&section),
-        attach: section.defaulted("attach", values::choice(ATTACH, &[])),
+        attach: section.defaulted("attach", values::choice(ATTACH)),
         interface: section
             .tables("interface", &schema::INTERFACE)
             .into_iter()
@@ -243,7 +243,7 @@ fn datapath(section: Section<'_, '_>) -> Datapath {
         maglev_size: section.defaulted("maglev_size", values::integer(101..=5_000_011)),
         l4_tables: section.defaulted(
             "l4_tables",
-            values::choice(&[("auto", Layer4Tables::Auto), ("always", Layer4Tables::Always)], &[]),
+            values::choice(&[("auto", Layer4Tables::Auto), ("always", Layer4Tables::Always)]),
         ),
     };
     section.finish();
@@ -255,7 +255,7 @@ const ATTACH: &[(&str, Attach)] = &[("auto", Attach::Auto), ("xdp", Attach::Xdp)
 fn attached_interface(section: Section<'_, '_>) -> AttachedInterface {
     let interface = AttachedInterface {
         name: section.required("name", values::interface),
-        attach: section.required("attach", values::choice(ATTACH, &[])),
+        attach: section.required("attach", values::choice(ATTACH)),
     };
     section.finish();
     interface
@@ -284,15 +284,17 @@ fn listener(section: Section<'_, '_>) -> Listener {
         span: section.span.clone(),
         name: section.required("name", values::name),
         address: section.required("address", values::socket_address),
-        protocol: section.defaulted("protocol", values::choice(PROTOCOLS, &[])),
-        source: section.defaulted("source", values::choice(SOURCES, &[])),
+        protocol: section.defaulted("protocol", values::choice(PROTOCOLS)),
+        source: section.defaulted("source", values::choice(SOURCES)),
         echo: section.defaulted("echo", values::boolean),
         offload: section.defaulted(
             "offload",
-            values::choice(
-                &[("auto", Offload::Auto), ("handoff", Offload::Handoff), ("relay", Offload::Relay)],
-                &["bind"],
-            ),
+            values::choice(&[
+                ("auto", Offload::Auto),
+                ("bind", Offload::Bind),
+                ("handoff", Offload::Handoff),
+                ("relay", Offload::Relay),
+            ]),
         ),
         offload_after_bytes: section.defaulted("offload_after_bytes", values::integer(0..=1 << 30)),
         offload_after: section.defaulted("offload_after", values::duration(MILLISECOND..=DAY)),
@@ -347,7 +349,7 @@ fn pool(section: Section<'_, '_>) -> Pool {
     let pool = Pool {
         span: section.span.clone(),
         name: section.required("name", values::name),
-        method: section.defaulted("method", values::choice(METHODS, &[])),
+        method: section.defaulted("method", values::choice(METHODS)),
         affinity: section.defaulted("affinity", affinity),
         allow_exhausted: section.defaulted("allow_exhausted", values::boolean),
         queue_limit: section.defaulted("queue_limit", values::integer(1..=1_000_000)),
@@ -355,7 +357,7 @@ fn pool(section: Section<'_, '_>) -> Pool {
         check: section.table("check", &schema::CHECK).map(check::read),
         all_down: section.defaulted(
             "all_down",
-            values::choice(&[("fail-closed", AllDown::FailClosed), ("fail-open", AllDown::FailOpen)], &[]),
+            values::choice(&[("fail-closed", AllDown::FailClosed), ("fail-open", AllDown::FailOpen)]),
         ),
         slow_start: section.optional("slow_start", values::duration(MILLISECOND..=DAY)),
         thresholds: section.table("thresholds", &schema::THRESHOLDS).map(load::thresholds),
@@ -363,7 +365,7 @@ fn pool(section: Section<'_, '_>) -> Pool {
         reports: section.table("reports", &schema::POOL_REPORTS).map(load::pool_reports),
         proxy_protocol: section.optional(
             "proxy_protocol",
-            values::choice(&[("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)], &[]),
+            values::choice(&[("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)]),
         ),
         instances: section.tables("instance", &schema::INSTANCE).into_iter().map(instance).collect(),
     };
@@ -435,7 +437,7 @@ fn instance(section: Section<'_, '_>) -> Instance {
         group: section.optional("group", values::name),
         max_sessions: section.optional("max_sessions", values::integer(1..=u32::MAX)),
         spare: section.defaulted("spare", values::boolean),
-        state: section.defaulted("state", values::choice(states, &[])),
+        state: section.defaulted("state", values::choice(states)),
         node: section.optional("node", values::name),
         thresholds: section.table("thresholds", &schema::INSTANCE_THRESHOLDS).map(load::own_thresholds),
     };
@@ -451,12 +453,12 @@ fn rule(section: Section<'_, '_>) -> Rule {
         pool: section.optional("pool", values::name),
         enabled: section.defaulted("enabled", values::boolean),
         on_unavailable: on_unavailable(&section),
-        method: section.optional("method", values::choice(METHODS, &[])),
+        method: section.optional("method", values::choice(METHODS)),
         affinity: section.optional("affinity", affinity),
         allow_exhausted: section.optional("allow_exhausted", values::boolean),
         persistence: section.table("persistence", &schema::PERSISTENCE).map(cookie::read),
         preload: section.table("preload", &schema::PRELOAD).map(preload::read),
-        action: section.optional("action", values::choice(&[("deny", ())], &[])),
+        action: section.optional("action", values::choice(&[("deny", ())])),
         status: section.optional("status", values::integer(400..=599)),
         has_pool: section.has("pool"),
         has_action: section.has("action"),
@@ -469,7 +471,7 @@ fn default_rule(section: Section<'_, '_>) -> DefaultRule {
     let rule = DefaultRule {
         pools: section.list("pools", values::name),
         on_unavailable: on_unavailable(&section),
-        method: section.optional("method", values::choice(METHODS, &[])),
+        method: section.optional("method", values::choice(METHODS)),
         affinity: section.optional("affinity", affinity),
         allow_exhausted: section.optional("allow_exhausted", values::boolean),
         persistence: section.table("persistence", &schema::PERSISTENCE).map(cookie::read),

@@ -76,7 +76,7 @@ pub(super) fn pool_reports(section: Section<'_, '_>) -> PoolReports {
 }
 
 pub(super) fn agent(section: Section<'_, '_>) -> Agent {
-    section.defaulted("type", values::choice(&[("check", ())], &[]));
+    section.defaulted("type", values::choice(&[("check", ())]));
     let agent = Agent {
         port: section.required("port", values::integer(1..=65_535)),
         interval: section.defaulted("interval", values::duration(100 * MILLISECOND..=DAY)),

@@ -266,12 +266,6 @@ impl<'r, 't> Section<'r, 't> {
             if self.schema.keys.iter().any(|known| known.name == name) {
                 continue;
             }
-            if let Some(later) = self.schema.later.iter().find(|later| **later == name) {
-                let message = format!("`{later}` in {title} is not supported in this version");
-                self.report
-                    .add(Problem::at(key.span(), message).help("remove it: the router would not act on it"));
-                continue;
-            }
             let known: Vec<&str> = self.schema.keys.iter().map(|key| key.name).collect();
             let help = match closest(name, known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),

@@ -9,8 +9,6 @@ pub struct Section {
     /// As it is written: `[daemon]`, `[[listener]]`.
     pub title: &'static str,
     pub keys: &'static [Key],
-    /// Keys that the language has and this version does not act on: refused by name.
-    pub later: &'static [&'static str],
 }
 
 #[derive(Debug)]
@@ -57,7 +55,6 @@ pub static ROOT: Section = Section {
         key("reports", "{}"),
         key("group", "[]"),
     ],
-    later: &[],
 };
 
 pub static DAEMON: Section = Section {
@@ -71,7 +68,6 @@ pub static DAEMON: Section = Section {
         key("workers", "2"),
         with_default("session_limit", "1_000_000"),
     ],
-    later: &[],
 };
 
 pub static DATAPATH: Section = Section {
@@ -93,14 +89,10 @@ pub static DATAPATH: Section = Section {
         with_default("maglev_size", "65_537"),
         with_default("l4_tables", "\"auto\""),
     ],
-    later: &[],
 };
 
-pub static INTERFACE: Section = Section {
-    title: "[[datapath.interface]]",
-    keys: &[key("name", "\"eth1\""), key("attach", "\"xdp\"")],
-    later: &[],
-};
+pub static INTERFACE: Section =
+    Section { title: "[[datapath.interface]]", keys: &[key("name", "\"eth1\""), key("attach", "\"xdp\"")] };
 
 pub static LISTENER: Section = Section {
     title: "[[listener]]",
@@ -134,14 +126,10 @@ pub static LISTENER: Section = Section {
         key("groups", "{ header = \"X-Groups\", trusted_sources = [\"10.0.0.0/8\"] }"),
         key("resource", "{ query = \"map\" }"),
     ],
-    later: &[],
 };
 
-pub static ACCEPT_PROXY_PROTOCOL: Section = Section {
-    title: "`accept_proxy_protocol` of a [[listener]]",
-    keys: &[key("from", "[\"10.0.0.0/8\"]")],
-    later: &[],
-};
+pub static ACCEPT_PROXY_PROTOCOL: Section =
+    Section { title: "`accept_proxy_protocol` of a [[listener]]", keys: &[key("from", "[\"10.0.0.0/8\"]")] };
 
 pub static SESSION: Section = Section {
     title: "`session` of a [[listener]]",
@@ -153,7 +141,6 @@ pub static SESSION: Section = Section {
         with_default("user_resource", "false"),
         with_default("idle_timeout", "\"30m\""),
     ],
-    later: &[],
 };
 
 pub static USER: Section = Section {
@@ -165,13 +152,11 @@ pub static USER: Section = Section {
         with_default("basic_auth", "false"),
         key("trusted_sources", "[\"10.0.0.0/8\"]"),
     ],
-    later: &[],
 };
 
 pub static GROUPS: Section = Section {
     title: "`groups` of a [[listener]]",
     keys: &[key("header", "\"X-Groups\""), key("trusted_sources", "[\"10.0.0.0/8\"]")],
-    later: &[],
 };
 
 pub static RESOURCE: Section = Section {
@@ -181,7 +166,6 @@ pub static RESOURCE: Section = Section {
         key("header", "\"X-Resource\""),
         key("query", "\"map\""),
     ],
-    later: &[],
 };
 
 pub static POOL: Section = Section {
@@ -202,7 +186,6 @@ pub static POOL: Section = Section {
         key("proxy_protocol", "\"v2\""),
         key("instance", "[]"),
     ],
-    later: &[],
 };
 
 pub static CHECK: Section = Section {
@@ -222,7 +205,6 @@ pub static CHECK: Section = Section {
         with_default("fall", "3"),
         with_default("initial", "\"down\""),
     ],
-    later: &[],
 };
 
 pub static INSTANCE: Section = Section {
@@ -238,7 +220,6 @@ pub static INSTANCE: Section = Section {
         key("node", "\"host7\""),
         key("thresholds", "{ strained_cpu = 80 }"),
     ],
-    later: &[],
 };
 
 pub static THRESHOLDS: Section = Section {
@@ -258,7 +239,6 @@ pub static THRESHOLDS: Section = Section {
         with_default("exhausted_calls_per_core", "-1"),
         with_default("window", "\"10s\""),
     ],
-    later: &[],
 };
 
 pub static INSTANCE_THRESHOLDS: Section = Section {
@@ -277,7 +257,6 @@ pub static INSTANCE_THRESHOLDS: Section = Section {
         key("strained_calls_per_core", "2"),
         key("exhausted_calls_per_core", "8"),
     ],
-    later: &[],
 };
 
 pub static AGENT: Section = Section {
@@ -290,7 +269,6 @@ pub static AGENT: Section = Section {
         with_default("require_response", "false"),
         with_default("send", "\"\""),
     ],
-    later: &[],
 };
 
 pub static POOL_REPORTS: Section = Section {
@@ -303,11 +281,9 @@ pub static POOL_REPORTS: Section = Section {
         with_default("forget_after", "\"10m\""),
         with_default("max_registered", "256"),
     ],
-    later: &[],
 };
 
-pub static REPORTS: Section =
-    Section { title: "[reports]", keys: &[key("listen", "\"10.0.2.1:9190\"")], later: &[] };
+pub static REPORTS: Section = Section { title: "[reports]", keys: &[key("listen", "\"10.0.2.1:9190\"")] };
 
 pub static RULE: Section = Section {
     title: "[[rule]]",
@@ -325,7 +301,6 @@ pub static RULE: Section = Section {
         key("action", "\"deny\""),
         key("status", "403"),
     ],
-    later: &[],
 };
 
 pub static PRELOAD: Section = Section {
@@ -347,7 +322,6 @@ pub static PRELOAD: Section = Section {
         with_default("load_on_exhausted", "false"),
         with_default("update_exhausted", "true"),
     ],
-    later: &[],
 };
 
 pub static DEFAULT_RULE: Section = Section {
@@ -360,7 +334,6 @@ pub static DEFAULT_RULE: Section = Section {
         key("allow_exhausted", "true"),
         key("persistence", "{ cookie = \"RTID\", key_file = \"/etc/router/cookie.key\" }"),
     ],
-    later: &[],
 };
 
 pub static PERSISTENCE: Section = Section {
@@ -376,14 +349,10 @@ pub static PERSISTENCE: Section = Section {
         key("same_site", "\"lax\""),
         with_default("generation", "1"),
     ],
-    later: &[],
 };
 
-pub static GROUP: Section = Section {
-    title: "[[group]]",
-    keys: &[key("name", "\"finance\""), key("users", "[\"alice\"]")],
-    later: &[],
-};
+pub static GROUP: Section =
+    Section { title: "[[group]]", keys: &[key("name", "\"finance\""), key("users", "[\"alice\"]")] };
 
 /// Every table, in the order of the documentation.
 pub static SECTIONS: &[&Section] = &[
@@ -426,7 +395,6 @@ mod tests {
                     "{}",
                     key.name
                 );
-                assert!(!section.later.contains(&key.name), "{}", key.name);
                 toml::de::DeValue::parse(key.example).expect(key.example);
             }
         }

@@ -56,6 +56,8 @@ impl Source {
 pub enum Offload {
     /// Relayed first, handed off once that pays.
     Auto,
+    /// Bound without a socket where the first packet tells enough, else as with `Auto`.
+    Bind,
     /// Handed off with the first request.
     Handoff,
     /// Never handed off.

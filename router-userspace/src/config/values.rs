@@ -19,24 +19,15 @@ pub(super) type Found<'a> = &'a DeValue<'a>;
 pub(super) struct Wrong {
     message: String,
     pub help: String,
-    unsupported: bool,
 }
 
 impl Wrong {
     pub fn new(message: impl Into<String>) -> Wrong {
-        Wrong { message: message.into(), help: String::new(), unsupported: false }
-    }
-
-    /// A value, as it is written, that the language has and this version does not act on.
-    pub fn unsupported(value: &str) -> Wrong {
-        Wrong { message: value.to_owned(), help: String::new(), unsupported: true }
+        Wrong { message: message.into(), help: String::new() }
     }
 
     /// The whole sentence about `key`.
     pub fn about(&self, key: &str) -> String {
-        if self.unsupported {
-            return format!("`{key} = {}` is not supported in this version", self.message);
-        }
         format!("`{key}` {}", self.message)
     }
 
@@ -88,10 +79,9 @@ where
     }
 }
 
-/// One of the values that this version knows. `later` are those that the language has and this version does not.
+/// One of these values.
 pub(super) fn choice<T: Clone>(
     known: &'static [(&'static str, T)],
-    later: &'static [&'static str],
 ) -> impl Fn(Found<'_>) -> Result<T, Wrong> {
     move |found| {
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
@@ -108,13 +98,6 @@ pub(super) fn choice<T: Clone>(
         };
         if let Some((_, value)) = known.iter().find(|(name, _)| *name == text.as_ref()) {
             return Ok(value.clone());
-        }
-        let is_later = |later: &&&str| match later.strip_suffix('*') {
-            Some(prefix) => text.starts_with(prefix),
-            None => **later == text.as_ref(),
-        };
-        if later.iter().find(is_later).is_some() {
-            return Err(Wrong::unsupported(&describe(found)).help(use_one()));
         }
         let help = match closest(text, names.iter().copied()) {
             Some(near) => format!("did you mean {near:?}?"),

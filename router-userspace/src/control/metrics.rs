@@ -18,7 +18,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use router_common::abi::reason::{
     ControlReason, CookieEvent, InterimEvent, PacketReason, RefuseReason, RelayReason, ReportReason,
-    XdpReason,
+    UnboundReason, XdpReason,
 };
 
 use super::state::State;
@@ -69,6 +69,8 @@ fn daemon(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     one(encoder, "connections_open", help, &ConstGauge::new(signed(counters.open())))?;
     count(encoder, "requests", "First requests read completely", counters.requests.get())?;
     count(encoder, "handoffs", "Connections handed to the packet path", counters.handoffs.get())?;
+    let help = "Connections bound to an instance without ever having had a socket";
+    count(encoder, "bound", help, counters.bound.get())?;
     let help = "Times that another instance was tried after connecting to one had failed";
     count(encoder, "retries", help, counters.retries.get())?;
     let help = "First requests behind which others had come already, which go on to the same instance unread";
@@ -99,6 +101,12 @@ fn reasons(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
     );
     let relayed = state.counters.relayed.iter().map(|(reason, count)| ([("reason", reason.name())], count));
     counts(encoder, "relayed", &help, relayed)?;
+    let help = meanings(
+        "Connections that began without a socket and were given one, instead of being bound",
+        UnboundReason::ALL.iter().map(|reason| (reason.name(), reason.description())),
+    );
+    let unbound = state.counters.unbound.iter().map(|(reason, count)| ([("reason", reason.name())], count));
+    counts(encoder, "unbound", &help, unbound)?;
     let help = meanings(
         "Connections and requests refused",
         RefuseReason::ALL.iter().map(|reason| (reason.name(), reason.description())),

@@ -66,6 +66,9 @@ pub struct Status {
     pub pools: Vec<PoolSummary>,
     /// Connections relayed in user space, by reason; only reasons that occurred.
     pub relayed: BTreeMap<String, u64>,
+    /// Connections that began without a socket and were given one, by reason; only reasons that occurred. Absent from older daemons.
+    #[serde(default)]
+    pub unbound: BTreeMap<String, u64>,
     /// Connections or requests refused, by reason; only reasons that occurred.
     pub refused: BTreeMap<String, u64>,
 }
@@ -114,6 +117,9 @@ pub struct Connections {
     /// Connections that the daemon itself holds now; handed-off ones are flows instead.
     pub open: u64,
     pub requests: u64,
+    /// Bound to an instance without ever having had a socket. Absent from older daemons.
+    #[serde(default)]
+    pub bound: u64,
     pub handed_off: u64,
     pub relayed: u64,
     pub refused: u64,
@@ -384,6 +390,9 @@ pub struct Reasons {
     pub interim: Vec<Reason>,
     /// Why connections were relayed in user space instead of being handed off.
     pub relay: Vec<Reason>,
+    /// Why connections that began without a socket were given one. Absent from older daemons.
+    #[serde(default)]
+    pub unbound: Vec<Reason>,
     /// Why connections or requests were refused.
     pub refuse: Vec<Reason>,
     /// Why reports of instances were refused. Absent from older daemons.

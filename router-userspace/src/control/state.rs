@@ -89,6 +89,7 @@ impl From<&ListenerPlan> for Listener {
         let offload = match plan.offload {
             _ if plan.protocol.is_layer4() => "kernel",
             Offload::Auto => "auto",
+            Offload::Bind => "bind",
             Offload::Handoff => "handoff",
             Offload::Relay => "relay",
         };

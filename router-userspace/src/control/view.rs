@@ -42,6 +42,7 @@ pub fn status(state: &State) -> Status {
             accepted: counters.accepted.get(),
             open: counters.open(),
             requests: counters.requests.get(),
+            bound: counters.bound.get(),
             handed_off: counters.handoffs.get(),
             relayed: counters.relayed.total(),
             refused: counters.refused.total(),
@@ -50,6 +51,7 @@ pub fn status(state: &State) -> Status {
         listeners: state.listeners.load().to_vec(),
         pools: table.pools().iter().map(summary).collect(),
         relayed: occurred(&counters.relayed, |reason| reason.name()),
+        unbound: occurred(&counters.unbound, |reason| reason.name()),
         refused: occurred(&counters.refused, |reason| reason.name()),
     }
 }
@@ -236,6 +238,7 @@ pub fn reasons(state: &State) -> Reasons {
         named(reason.name(), reason.description(), packets.get(reason.name()).copied().unwrap_or(0))
     });
     let relayed = state.counters.relayed.iter();
+    let unbound = state.counters.unbound.iter();
     let refused = state.counters.refused.iter();
     let control = state.counters.control_closed.iter();
     let reports = state.counters.reports_refused.iter();
@@ -244,6 +247,7 @@ pub fn reasons(state: &State) -> Reasons {
     Reasons {
         packet: packet.collect(),
         relay: relayed.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
+        unbound: unbound.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
         report: reports.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
         control: control.map(|(reason, count)| named(reason.name(), reason.description(), count)).collect(),
         cookie: cookies.map(|(event, count)| named(event.name(), event.description(), count)).collect(),

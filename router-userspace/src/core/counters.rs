@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use router_common::abi::reason::{
-    ControlReason, CookieEvent, InterimEvent, RefuseReason, RelayReason, ReportReason,
+    ControlReason, CookieEvent, InterimEvent, RefuseReason, RelayReason, ReportReason, UnboundReason,
 };
 
 /// A count that only grows.
@@ -39,7 +39,7 @@ macro_rules! counted {
     )+ };
 }
 
-counted!(RelayReason, RefuseReason, CookieEvent, InterimEvent, ControlReason, ReportReason);
+counted!(RelayReason, UnboundReason, RefuseReason, CookieEvent, InterimEvent, ControlReason, ReportReason);
 
 /// One count for each reason.
 #[derive(Debug)]
@@ -90,6 +90,10 @@ pub struct Counters {
     pub retries: Count,
     /// Connections relayed in user space, by reason.
     pub relayed: CountByReason<RelayReason>,
+    /// Connections bound to an instance without a socket of ours.
+    pub bound: Count,
+    /// Connections that began without a socket and were given one, by reason.
+    pub unbound: CountByReason<UnboundReason>,
     /// Connections and requests refused, by reason.
     pub refused: CountByReason<RefuseReason>,
     /// What became of persistence cookies.

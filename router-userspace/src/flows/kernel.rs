@@ -3,6 +3,7 @@
 //! Programs, links and maps outlive the daemon: links and maps are pinned, and a restarted daemon takes the
 //! maps over and exchanges the programs behind the links in one step, so no packet meets a gap.
 
+mod binding;
 mod by_family;
 mod clients;
 mod error;
@@ -35,10 +36,11 @@ use super::mapped::Mapped;
 use super::xdp::{Wishes, Xdp};
 use by_family::ByFamily;
 use error::{io_error, map_error, refused};
-use hooks::{HOOKS, Hook};
+use hooks::{HOOKS, Hook, Wanted};
 use maps::{balance_maps, mapped, of, take, xdp, xdp_program_of};
 use pins::Pins;
 
+pub use binding::BindingMaps;
 pub use clients::{ClientMemory, ClientRules};
 pub use error::KernelError;
 pub use live::LiveMaps;
@@ -55,6 +57,13 @@ const MAX_NEXT_HOPS: u32 = 4096;
 
 /// References to flows have 20 bits for their bucket.
 const MAX_FLOW_BUCKETS: u32 = 1 << 20;
+
+/// Clients at a time, of each family, that have completed the handshake and whose connection is young.
+const MAX_EMBRYOS: u32 = 65_536;
+/// First packets at a time that instances have not acknowledged.
+const MAX_STASHES: u32 = 4_096;
+/// Room for first packets that the daemon has not read: two thousand.
+const ARRIVALS_BYTES: u32 = 4 << 20;
 
 /// `bpf(2)` flag: the key must not exist yet.
 const BPF_NOEXIST: u64 = 1;
@@ -99,6 +108,8 @@ pub struct Opened {
     pub next_hops: Mapped<NextHop>,
     pub links: Mapped<Link>,
     pub balance: balance::Maps,
+    /// `None` if no listener's connections are bound.
+    pub binding: Option<BindingMaps>,
     pub samples: Samples,
     pub transparent: TransparentTuples,
     /// Maps of an earlier daemon were taken over.
@@ -127,6 +138,11 @@ impl Kernel {
         // Flows of an earlier daemon go on though their listeners may be gone.
         let layer4 = settings.balance.is_some() || pins.balances();
 
+        if settings.binding {
+            pins.make_room_for_binding()?;
+        }
+        let binding = settings.binding || pins.binds();
+
         let mut loader = EbpfLoader::new();
         let log_level = kernel_log_level();
         loader
@@ -145,11 +161,22 @@ impl Kernel {
                 .map_max_entries("REPLIES", buckets)
                 .map_max_entries("AFFINITY", sizes.clients);
         }
+        if binding {
+            loader
+                .map_max_entries("EMBRYOS", MAX_EMBRYOS)
+                .map_max_entries("EMBRYOS6", MAX_EMBRYOS)
+                .map_max_entries("STASHES", MAX_STASHES)
+                .map_max_entries("ARRIVALS", ARRIVALS_BYTES);
+        }
         let mut ebpf = loader.load(OBJECT).map_err(|error| refused("the kernel programs' maps", error))?;
         // Without a listener for its messages the kernel side works all the same.
         let logger = EbpfLogger::init(&mut ebpf).ok();
 
-        let wanted = HOOKS.iter().filter(|hook| !hook.layer4 || layer4);
+        let wanted = HOOKS.iter().filter(|hook| match hook.wanted {
+            Wanted::Always => true,
+            Wanted::ForLayer4 => layer4,
+            Wanted::ForBinding => binding,
+        });
         for hook in wanted.clone() {
             let program: &mut SchedClassifier = ebpf
                 .program_mut(hook.program)
@@ -182,6 +209,7 @@ impl Kernel {
         let balance = balance_maps(&mut ebpf)?;
         let samples = Samples::take(&mut ebpf)?;
         let transparent = TransparentTuples::take(&mut ebpf)?;
+        let binding = if binding { Some(BindingMaps::take(&mut ebpf)?) } else { None };
         let kernel = Self {
             keys,
             syn_options,
@@ -195,7 +223,7 @@ impl Kernel {
             xdp_program,
             ebpf: Mutex::new(ebpf),
         };
-        Ok(Opened { kernel, flows, next_hops, links, balance, samples, transparent, adopted })
+        Ok(Opened { kernel, flows, next_hops, links, balance, binding, samples, transparent, adopted })
     }
 
     /// Inserts a key that must not exist yet.

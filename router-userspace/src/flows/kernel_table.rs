@@ -1,12 +1,13 @@
 //! The flow table whose flows are carried by the kernel programs. Composes the files around it; read [`KernelFlowTable::hand_off`] first.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use router_common::abi::flow::{FLAG_DIRECT, FLAG_LIVE, Flow};
+use router_common::abi::flow::{FLAG_BINDING, FLAG_DIRECT, FLAG_LIVE, Flow};
 use router_common::abi::key::{FlowKey, FlowRef, Side};
 use router_common::abi::reason::{PacketReason, RelayReason, XdpReason};
 use router_common::path::syn_options::{ERASE_SACK, ERASE_TIMESTAMPS};
@@ -17,10 +18,10 @@ use super::capture::KernelCaptures;
 use super::claims::Claims;
 use super::custody::{self, Outlook, Ward, Wards};
 use super::expiry::{self, Fate};
-use super::kernel::{InsertError, Kernel, KernelError, KernelSettings, Opened};
+use super::kernel::{BindingMaps, InsertError, Kernel, KernelError, KernelSettings, Opened};
 use super::mapped::Mapped;
 use super::next_hops::NextHopTable;
-use super::ports::{PortAllocator, PortLease};
+use super::ports::{PortLease, SourcePorts};
 use super::raw_reset;
 use super::slots::{Holding, Slots};
 use super::sockets::{self, SocketState, StateError, monotonic_ns};
@@ -35,6 +36,8 @@ const SWEEP: Duration = Duration::from_millis(200);
 const INTERFACES: Duration = Duration::from_secs(1);
 /// How long an idle keeper sleeps before it looks whether it is still wanted.
 const KEEPER_PATIENCE: Duration = Duration::from_millis(500);
+/// A program that has found a key just before its removal is done after so long.
+const ANSWER_PATIENCE: Duration = Duration::from_micros(50);
 /// What was in custody when a daemon was killed is acknowledged within this time, or it is lost. The kernel sends again what it had been
 /// given: after about 0.2, 0.6, 1.4 and 3 s.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(4);
@@ -52,6 +55,15 @@ pub struct KernelFlowTable {
     idle_timeout: Duration,
 }
 
+/// Tables of the kernel side that others look after.
+#[derive(Debug)]
+pub struct Tables {
+    /// For a [`Balancer`](balance::Balancer).
+    pub balance: balance::Maps,
+    /// For a [`Binder`](super::binding::Binder); `None` if no listener's connections are bound.
+    pub binding: Option<BindingMaps>,
+}
+
 /// What a start has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adopted {
@@ -62,14 +74,14 @@ pub struct Adopted {
 }
 
 impl KernelFlowTable {
-    /// Loads or adopts the kernel side; the tables of Layer-4 listeners are for a [`Balancer`](balance::Balancer). `session` begins a session on the configured instance with an address, if there is one.
+    /// Loads or adopts the kernel side. `session` begins a session on the configured instance with an address, if there is one.
     pub fn open(
         settings: &KernelSettings,
         idle_timeout: Duration,
-        ports: &PortAllocator,
+        ports: &SourcePorts,
         session: impl Fn(SocketAddr) -> Option<Session>,
-    ) -> Result<(Arc<Self>, balance::Maps, Adopted), KernelError> {
-        let Opened { kernel, flows, next_hops, links, balance, samples, transparent, adopted } =
+    ) -> Result<(Arc<Self>, Tables, Adopted), KernelError> {
+        let Opened { kernel, flows, next_hops, links, balance, binding, samples, transparent, adopted } =
             Kernel::open(settings)?;
         let io_error = |doing: &str| {
             let doing = doing.to_owned();
@@ -82,7 +94,7 @@ impl KernelFlowTable {
         let adopted_ends = flows.iter().filter(|flow| adopted && is_live(flow)).map(Ends::of);
         let in_clients_names: Vec<_> =
             adopted_ends.filter(is_in_clients_name).map(|ends| (ends.source, ends.instance)).collect();
-        let claims = Arc::new(Claims::adopt(transparent, ports.range(), &in_clients_names));
+        let claims = Arc::new(Claims::adopt(transparent, ports.sockets.range(), &in_clients_names));
         let table = Arc::new(Self {
             kernel,
             flows,
@@ -95,7 +107,7 @@ impl KernelFlowTable {
         });
         let adopted = table.adopt(ports, session);
         table.start_threads().map_err(io_error("cannot start the flow table's threads"))?;
-        Ok((table, balance, adopted))
+        Ok((table, Tables { balance, binding }, adopted))
     }
 
     /// The next hops that flows name.
@@ -124,7 +136,8 @@ impl KernelFlowTable {
 
     /// Takes over what an earlier daemon has left. If it was killed, bytes may be in custody still, of sockets that
     /// only the kernel knows.
-    fn adopt(&self, ports: &PortAllocator, session: impl Fn(SocketAddr) -> Option<Session>) -> Adopted {
+    fn adopt(&self, ports: &SourcePorts, session: impl Fn(SocketAddr) -> Option<Session>) -> Adopted {
+        self.drop_unbound();
         let mut slots = self.lock();
         let mut adopted = Adopted { flows: 0, sessions: 0 };
         for (slot, flow) in (0..).zip(self.flows.iter()).filter(|(_, flow)| is_live(flow)) {
@@ -141,9 +154,19 @@ impl KernelFlowTable {
                 false => ports.reserve(ends.source, ends.instance),
             };
             let rule = String::new();
-            slots.hold(slot, Holding { session, source_port, rule, ended: None, orphaned });
+            slots.hold(slot, Holding { session, source_port, rule, ended: None, orphaned, unbound: false });
         }
         adopted
+    }
+
+    /// Flows whose instances have not answered an earlier daemon: their clients still hold what they have sent, and will send it again.
+    fn drop_unbound(&self) {
+        for (slot, flow) in (0..).zip(self.flows.iter()) {
+            if flow.translations[0].traits.get() & FLAG_BINDING != 0 {
+                self.remove_keys(slot, &Ends::of(flow));
+                clear(flow);
+            }
+        }
     }
 
     fn start_threads(self: &Arc<Self>) -> io::Result<()> {
@@ -182,7 +205,7 @@ impl KernelFlowTable {
         let (now, monotonic) = (Instant::now(), monotonic_ns());
         let mut over = Vec::new();
         let mut slots = self.lock();
-        for (slot, holding) in slots.held_mut() {
+        for (slot, holding) in slots.held_mut().filter(|(_, holding)| !holding.unbound) {
             look_after_orphan(&self.flows[slot as usize], holding, now);
             match expiry::fate(&self.flows[slot as usize], monotonic, self.idle_timeout) {
                 Fate::Live => {}
@@ -232,8 +255,8 @@ impl KernelFlowTable {
         self.kernel.remove(ends.instance_key(), FlowRef::new(slot, Side::Instance));
     }
 
-    /// Claims a slot, fills it, and inserts its keys.
-    fn claim(
+    /// Claims a slot for two sockets in these states.
+    fn claim_spliced(
         &self,
         ends: &Ends,
         (client, instance): (SocketState, SocketState),
@@ -242,11 +265,18 @@ impl KernelFlowTable {
         splice::compatible(&client, &instance, pending).inspect_err(|reason| {
             tracing::debug!(%ends.client, ?client, ?instance, ?pending, reason = reason.name(), "no handoff now");
         })?;
+        self.claim(ends, |flow, next_hops| {
+            splice::fill(flow, ends, &client, &instance, pending, next_hops, monotonic_ns());
+        })
+    }
+
+    /// Claims a slot, lets it be filled, and inserts its keys.
+    pub(super) fn claim(&self, ends: &Ends, fill: impl FnOnce(&Flow, NextHops)) -> Result<u32, RelayReason> {
         let towards = |end: SocketAddr| self.next_hops.towards(end.ip());
         let next_hops = NextHops { to_client: towards(ends.client)?, to_instance: towards(ends.instance)? };
         let slot = self.lock().take(Instant::now()).ok_or(RelayReason::TableFull)?;
         let flow = &self.flows[slot as usize];
-        splice::fill(flow, ends, &client, &instance, pending, next_hops, monotonic_ns());
+        fill(flow, next_hops);
 
         // The instance's key first: its answer must not meet a flow of which only half exists.
         let inserted = self
@@ -262,6 +292,49 @@ impl KernelFlowTable {
                 InsertError::Failed => RelayReason::MapUpdate,
             }
         })
+    }
+
+    pub(super) fn flow(&self, slot: u32) -> &Flow {
+        &self.flows[slot as usize]
+    }
+
+    /// Keeps what lives and dies with a flow.
+    pub(super) fn hold(&self, slot: u32, holding: Holding) {
+        self.lock().hold(slot, holding);
+    }
+
+    /// Stashes of flows that an earlier daemon has bound, and whose instances may not have acknowledged them.
+    pub(super) fn stashes_in_use(&self) -> HashSet<u32> {
+        let slots = self.lock();
+        let stash =
+            |(slot, _): (u32, &Holding)| self.flow(slot).progress(Side::Client).stash.get().checked_sub(1);
+        slots.held().filter_map(stash).collect()
+    }
+
+    /// Removes a flow whose instance has not answered. False, with nothing changed, if it has.
+    pub(super) fn retract(&self, slot: u32) -> bool {
+        let flow = self.flow(slot);
+        let ends = Ends::of(flow);
+        // Without the key no answer finds the flow; one that has found it is let finish.
+        self.kernel.remove(ends.instance_key(), FlowRef::new(slot, Side::Instance));
+        std::thread::sleep(ANSWER_PATIENCE);
+        if is_live(flow) {
+            let again = self.kernel.insert(ends.instance_key(), FlowRef::new(slot, Side::Instance));
+            if again.is_ok() {
+                return false;
+            }
+        }
+        self.remove_keys(slot, &ends);
+        clear(flow);
+        self.lock().release(slot, Instant::now());
+        true
+    }
+
+    /// From now on the sweep looks after a flow.
+    pub(super) fn release_bound(&self, slot: u32) {
+        if let Some(holding) = self.lock().get_mut(slot) {
+            holding.unbound = false;
+        }
     }
 
     fn info(&self, slot: u32, holding: &Holding, now: u64) -> FlowInfo {
@@ -312,7 +385,7 @@ impl FlowTable for KernelFlowTable {
                 // is complete, Linux accepts nothing from beyond its first window, and no answer to what it says about that (RFC 7323 §3.2).
                 sockets::acknowledge(&handoff.instance).map_err(|_| RelayReason::SocketState)?;
             }
-            self.claim(&ends, (client, instance), pending)
+            self.claim_spliced(&ends, (client, instance), pending)
         });
         let slot = match claimed {
             Ok(slot) => slot,
@@ -324,8 +397,15 @@ impl FlowTable for KernelFlowTable {
             }
         };
         let Handoff { client, instance, to_instance, source_port, session, rule, .. } = handoff;
-        let holding = Holding { session: Some(session), source_port, rule, ended: None, orphaned: None };
-        self.lock().hold(slot, holding);
+        let holding = Holding {
+            session: Some(session),
+            source_port,
+            rule,
+            ended: None,
+            orphaned: None,
+            unbound: false,
+        };
+        self.hold(slot, holding);
 
         let flow = &self.flows[slot as usize];
         let mut ward = Ward::new(slot, client, instance, to_instance);

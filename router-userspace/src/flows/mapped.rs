@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use router_common::abi::balance;
+use router_common::abi::binding::{BindingSettings, Stash};
 use router_common::abi::capture::{CaptureBudget, Wanted};
 use router_common::abi::flow::Flow;
 use router_common::abi::next_hop::NextHop;
@@ -40,6 +41,11 @@ unsafe impl SharedWithKernel for balance::Link {}
 unsafe impl SharedWithKernel for balance::FlowBucket {}
 // SAFETY: atomics only, 64 bytes.
 unsafe impl SharedWithKernel for balance::ReplyBucket {}
+
+// SAFETY: atomics only, 16 bytes.
+unsafe impl SharedWithKernel for BindingSettings {}
+// SAFETY: atomics only, 1536 bytes.
+unsafe impl SharedWithKernel for Stash {}
 
 // SAFETY: atomics only, 8 bytes.
 unsafe impl SharedWithKernel for Wanted {}

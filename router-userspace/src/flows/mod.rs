@@ -3,6 +3,7 @@
 //! `table` is the interface that the proxy and the control socket see; `kernel` and `xdp` alone name aya.
 
 pub mod balance;
+pub mod binding;
 pub mod capture;
 mod claims;
 mod custody;

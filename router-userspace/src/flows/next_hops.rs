@@ -78,6 +78,11 @@ impl NextHopTable {
         Ok(table)
     }
 
+    /// What is known of a next hop, by an index that [`NextHopTable::towards`] gave.
+    pub fn entry(&self, index: u32) -> &NextHop {
+        &self.entries[index as usize]
+    }
+
     /// The index of the next hop towards `destination`. `NoRoute` also where the array is full. `NotAttached` where packets from there would come in by an
     /// interface without our programs: they would meet the stack, which knows nothing of the connection and resets it.
     pub fn towards(&self, destination: IpAddr) -> Result<u32, RelayReason> {

@@ -30,6 +30,32 @@ pub struct PortAllocator {
     queues: RwLock<HashMap<Leg, Arc<PortQueue>>>,
 }
 
+/// The ports of sockets, and those of connections that are bound: two clocks, which must not meet on one port (PAWS, RFC 7323 §5).
+#[derive(Clone, Debug)]
+pub struct SourcePorts {
+    pub sockets: Arc<PortAllocator>,
+    /// Those of sockets as well if no connection is bound.
+    pub bound: Arc<PortAllocator>,
+}
+
+impl SourcePorts {
+    /// All of `range`; half of it each if connections are bound.
+    pub fn new(range: RangeInclusive<u16>, binds: bool) -> Self {
+        let allocator = |range| Arc::new(PortAllocator::new(range));
+        if !binds {
+            let sockets = allocator(range);
+            return Self { bound: Arc::clone(&sockets), sockets };
+        }
+        let middle = range.start() + (range.end() - range.start()) / 2;
+        Self { sockets: allocator(*range.start()..=middle), bound: allocator(middle + 1..=*range.end()) }
+    }
+
+    /// Takes one particular port, as [`PortAllocator::reserve`].
+    pub fn reserve(&self, source: SocketAddr, instance: SocketAddr) -> Option<PortLease> {
+        [&self.sockets, &self.bound].into_iter().find_map(|ports| ports.reserve(source, instance))
+    }
+}
+
 /// Tuples that differ only in the source port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Leg {
@@ -293,6 +319,22 @@ mod tests {
         assert_eq!(rest.len(), 2);
         drop(lease);
         assert_eq!(ports.take(SOURCE, instance(1)).unwrap().source().port(), 20_001);
+    }
+
+    #[test]
+    fn sockets_and_bound_connections_share_no_port() {
+        let ports = SourcePorts::new(20_000..=20_004, true);
+        let all = |ports: &PortAllocator| {
+            std::iter::from_fn(|| ports.take(SOURCE, instance(1)).map(|lease| (lease.source().port(), lease)))
+                .collect::<Vec<_>>()
+        };
+        let (sockets, bound) = (all(&ports.sockets), all(&ports.bound));
+        let used: HashSet<u16> = sockets.iter().chain(&bound).map(|(port, _)| *port).collect();
+        assert_eq!((sockets.len(), bound.len(), used.len()), (3, 2, 5));
+        drop((sockets, bound));
+        assert!(ports.reserve(SocketAddr::new(SOURCE, 20_004), instance(1)).is_some());
+        let alone = SourcePorts::new(20_000..=20_004, false);
+        assert!(Arc::ptr_eq(&alone.sockets, &alone.bound));
     }
 
     fn with_files(reserved: &str, ephemeral: &str, check: impl FnOnce(&Path, &Path)) {

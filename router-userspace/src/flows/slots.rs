@@ -21,6 +21,16 @@ pub struct Holding {
     pub ended: Option<Instant>,
     /// When a flow was adopted of which some bytes were in custody: the sockets that held them are gone.
     pub orphaned: Option<Instant>,
+    /// The flow waits for its instance, or for that to acknowledge what was stashed: whoever bound it looks after it.
+    pub unbound: bool,
+}
+
+impl Holding {
+    /// Of a flow whose instance has not answered yet.
+    pub fn unbound(session: Session, source_port: PortLease, rule: String) -> Self {
+        let (session, source_port) = (Some(session), Some(source_port));
+        Self { session, source_port, rule, ended: None, orphaned: None, unbound: true }
+    }
 }
 
 #[derive(Debug)]
@@ -62,6 +72,10 @@ impl Slots {
         self.held.contains_key(&slot)
     }
 
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut Holding> {
+        self.held.get_mut(&slot)
+    }
+
     pub fn held(&self) -> impl Iterator<Item = (u32, &Holding)> {
         self.held.iter().map(|(slot, holding)| (*slot, holding))
     }
@@ -80,7 +94,14 @@ mod tests {
     use super::*;
 
     fn holding() -> Holding {
-        Holding { session: None, source_port: None, rule: String::new(), ended: None, orphaned: None }
+        Holding {
+            session: None,
+            source_port: None,
+            rule: String::new(),
+            ended: None,
+            orphaned: None,
+            unbound: false,
+        }
     }
 
     #[test]

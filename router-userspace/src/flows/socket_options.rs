@@ -8,6 +8,7 @@ use libc::{c_int, c_void};
 pub const TCP_REPAIR: c_int = 19;
 pub const TCP_REPAIR_QUEUE: c_int = 20;
 pub const TCP_QUEUE_SEQ: c_int = 21;
+pub const TCP_REPAIR_OPTIONS: c_int = 22;
 pub const TCP_TIMESTAMP: c_int = 24;
 pub const TCP_REPAIR_WINDOW: c_int = 29;
 
@@ -62,6 +63,62 @@ impl RepairWindow {
     pub fn receive_edge(self) -> u32 {
         self.rcv_wup.wrapping_add(self.rcv_wnd)
     }
+}
+
+impl RepairWindow {
+    /// Of a connection whose peer's next byte is `seq`: what the peer takes, and what it has been permitted to send.
+    pub fn new(seq: u32, send: u32, receive: u32) -> Self {
+        Self { snd_wl1: seq, snd_wnd: send, max_window: send, rcv_wnd: receive, rcv_wup: seq }
+    }
+}
+
+/// Sets both windows of a connection that is established in repair mode.
+pub fn set_repair_window(socket: &impl AsRawFd, windows: RepairWindow) -> io::Result<()> {
+    set(socket, TCP_REPAIR_WINDOW, &[windows])
+}
+
+/// An option that both ends have agreed in their handshake.
+#[derive(Clone, Copy, Debug)]
+pub enum Agreed {
+    /// Greatest segment that the peer takes, in bytes.
+    MaxSegment(u16),
+    WindowScale {
+        peer: u8,
+        ours: u8,
+    },
+    Sack,
+    Timestamps,
+}
+
+/// The kernel's `struct tcp_repair_opt`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RepairOption {
+    code: u32,
+    value: u32,
+}
+
+/// Sets what the handshake of a connection in repair mode has agreed.
+pub fn set_repair_options(socket: &impl AsRawFd, agreed: &[Agreed]) -> io::Result<()> {
+    let option = |agreed: &Agreed| match *agreed {
+        Agreed::MaxSegment(bytes) => RepairOption { code: 2, value: u32::from(bytes) },
+        Agreed::WindowScale { peer, ours } => {
+            RepairOption { code: 3, value: u32::from(peer) | u32::from(ours) << 16 }
+        }
+        Agreed::Sack => RepairOption { code: 4, value: 0 },
+        Agreed::Timestamps => RepairOption { code: 8, value: 0 },
+    };
+    let options: Vec<_> = agreed.iter().map(option).collect();
+    set(socket, TCP_REPAIR_OPTIONS, &options)
+}
+
+fn set<T: Copy>(socket: &impl AsRawFd, option: c_int, values: &[T]) -> io::Result<()> {
+    let len = size_of_val(values) as libc::socklen_t;
+    // SAFETY: the option's value is `len` bytes long.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, option, values.as_ptr().cast::<c_void>(), len)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Both windows. The socket must be in repair mode.

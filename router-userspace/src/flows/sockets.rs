@@ -190,6 +190,12 @@ pub fn probe_window(socket: &OwnedFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_OFF_WITH_PROBE)
 }
 
+/// Lets a connection that was made in repair mode begin to live: it acknowledges what it has received.
+pub fn begin_to_live(socket: &OwnedFd) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_TCP, TCP_REPAIR, REPAIR_OFF_WITH_PROBE)?;
+    set_int(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
+}
+
 /// Closes the socket. Nothing is sent, and the kernel forgets the connection.
 pub fn close_silently(socket: OwnedFd) {
     // Fails only without the privilege that `state` needed too.

@@ -55,7 +55,7 @@ impl Ends {
         key(self.instance, self.source)
     }
 
-    fn family_flag(&self) -> u32 {
+    pub(super) fn family_flag(&self) -> u32 {
         if self.client.is_ipv6() { FLAG_IPV6 } else { 0 }
     }
 
@@ -190,7 +190,11 @@ pub fn fill(
     ));
 }
 
-fn address(translation: &Translation, old: (SocketAddr, SocketAddr), new: (SocketAddr, SocketAddr)) {
+pub(super) fn address(
+    translation: &Translation,
+    old: (SocketAddr, SocketAddr),
+    new: (SocketAddr, SocketAddr),
+) {
     let mut diff = Diff::default();
     for (place, old, new) in [(&translation.source, old.0, new.0), (&translation.destination, old.1, new.1)] {
         for ((word, old), new) in place.iter().zip(words_of(old.ip())).zip(words_of(new.ip())) {

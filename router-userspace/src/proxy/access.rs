@@ -32,6 +32,8 @@ struct Details {
 pub enum How {
     /// The packet path carries it on, and counts its bytes; the name is what made the handoff pay.
     HandedOff(&'static str),
+    /// The packet path carries it on, and it never had a socket.
+    Bound,
     /// Relayed to its end: why not handed off, and how it ended.
     Relayed { reason: &'static str, ending: &'static str },
     /// One of several requests of a connection, carried to the end of its response: how it ended, and the status.
@@ -76,6 +78,7 @@ impl Record {
         let Some(details) = &self.details else { return };
         let (how, reason, ending, status) = match how {
             How::HandedOff(trigger) => ("handed_off", trigger, None, None),
+            How::Bound => ("bound", "first_packet", None, None),
             How::Relayed { reason, ending } => ("relayed", reason, Some(ending), None),
             How::Answered { ending, status } => ("answered", "per_request", Some(ending), Some(status)),
             How::Refused { reason, status } => ("refused", reason, None, status),

@@ -83,6 +83,30 @@ impl<'a> Choice<'a> {
         Self { listener, request, without_body, table, tried, failure, line, counted: false }
     }
 
+    /// The same for a request that went to these instances in vain.
+    pub(super) fn again(listener: &'a Listener, request: &'a Request<'a>, tried: Vec<InstanceId>) -> Self {
+        Self { tried, ..Self::new(listener, request) }
+    }
+
+    /// Those that were tried.
+    pub(super) fn into_tried(self) -> Vec<InstanceId> {
+        self.tried
+    }
+
+    /// The next instance to try, if there is one now. The request has not been counted if there is none: whoever waits, or answers, decides
+    /// again.
+    pub(super) fn now(&mut self, record: &mut Record) -> Option<Candidate> {
+        let now = Instant::now();
+        let unix_time = unix_time(SystemTime::now());
+        let attempt = Attempt { tried: &self.tried, now, unix_time, first_in_line: false };
+        let sampler = &self.listener.context.decision_log;
+        let decision = decision_log::decide(&self.table, self.request, &attempt, sampler);
+        let Outcome::Instance { id, session } = decision.outcome else { return None };
+        record.routed(self.table.rule_name(decision.rule), &self.table.instance(id).name);
+        let (table, rule) = (Arc::clone(&self.table), decision.rule);
+        Some(Candidate { table, rule, id, session, cookie: decision.cookie })
+    }
+
     /// The next instance to try. Waits in the pool's line if need be, for as long as the client is there.
     pub(super) async fn next(
         &mut self,
@@ -170,7 +194,7 @@ fn unavailable(reason: RefuseReason, action: OnUnavailable, without_body: bool) 
 }
 
 /// Logs why an instance was left out, and takes it into account for later requests.
-fn note_failure(table: &RoutingTable, id: InstanceId, error: &ConnectError) {
+pub(super) fn note_failure(table: &RoutingTable, id: InstanceId, error: &ConnectError) {
     let (pool, instance) = (&table.pool(id.pool).name, &table.instance(id).name);
     match error {
         ConnectError::Instance(failure) => {

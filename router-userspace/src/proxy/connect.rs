@@ -17,7 +17,7 @@ use super::endpoint::Endpoint;
 use super::settings::Context;
 use super::sockopt::{self, TcpInfo};
 use crate::core::health::Failure;
-use crate::flows::ports::PortLease;
+use crate::flows::ports::{PortAllocator, PortLease};
 use crate::flows::table::FlowTable;
 
 /// How many of our ports are tried when another process sits on them.
@@ -113,7 +113,7 @@ fn start_on_own_port(
     for _ in 0..PORT_TRIES {
         let lease = match in_name_of {
             Some(client) => claim(context, client, instance)?,
-            None => take_port(context, instance)?,
+            None => take_port(context, &context.ports, instance)?,
         };
         let source = lease.source();
         let socket = open(instance)?;
@@ -158,11 +158,16 @@ fn claim(context: &Context, client: IpAddr, instance: SocketAddr) -> Result<Port
     flows.and_then(|flows| flows.claim(client, instance)).ok_or(ConnectError::NoSourcePort)
 }
 
-fn take_port(context: &Context, instance: SocketAddr) -> Result<PortLease, ConnectError> {
+/// The port towards `instance` that has rested longest, of one of the source addresses.
+pub(super) fn take_port(
+    context: &Context,
+    ports: &PortAllocator,
+    instance: SocketAddr,
+) -> Result<PortLease, ConnectError> {
     let mut configured = false;
     for source in context.sources.configured(instance.ip()) {
         configured = true;
-        if let Some(lease) = context.ports.take(source, instance) {
+        if let Some(lease) = ports.take(source, instance) {
             return Ok(lease);
         }
     }
@@ -170,7 +175,7 @@ fn take_port(context: &Context, instance: SocketAddr) -> Result<PortLease, Conne
         return Err(ConnectError::NoSourcePort);
     }
     let source: IpAddr = context.sources.by_route(instance.ip()).map_err(judge)?;
-    context.ports.take(source, instance).ok_or(ConnectError::NoSourcePort)
+    ports.take(source, instance).ok_or(ConnectError::NoSourcePort)
 }
 
 /// Starts to connect from a port that the kernel chooses.

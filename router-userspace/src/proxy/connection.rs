@@ -240,7 +240,11 @@ fn is_complete(head: &HttpHead<'_>, surplus: &[u8]) -> bool {
 }
 
 /// Counts further requests that are here already, and refuses them if the listener says so.
-fn check_pipelining(listener: &Listener, head: &HttpHead<'_>, surplus: &[u8]) -> Result<(), RefuseReason> {
+pub(super) fn check_pipelining(
+    listener: &Listener,
+    head: &HttpHead<'_>,
+    surplus: &[u8],
+) -> Result<(), RefuseReason> {
     let body = match head.fields.framing {
         Framing::NoBody => 0,
         Framing::Length(length) => length,

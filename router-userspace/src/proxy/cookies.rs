@@ -9,6 +9,11 @@ use crate::core::persistence::{NONCE_LEN, unix_time};
 use crate::core::pool::InstanceId;
 use crate::core::table::{RoutingTable, RuleRef};
 
+/// Whether a response gets one: the rule keeps its clients by a cookie, and the request brought none that holds.
+pub(super) fn is_due(table: &RoutingTable, (rule, cookie): (RuleRef, Option<CookieEvent>)) -> bool {
+    table.persistence(rule).is_some() && cookie != Some(CookieEvent::Honoured)
+}
+
 /// Counts what the request's cookie was worth, and returns the field that the response's head is to get: none if the rule keeps its
 /// clients in another way, or if the cookie holds.
 pub(super) fn answer(

@@ -17,9 +17,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::bind;
 use super::connection::serve;
-use super::settings::{Listener, ListenerSettings};
+use super::settings::{Listener, ListenerSettings, Offload};
 use super::sockopt;
+use crate::flows::binding::Binder;
 
 /// Connections accepted in a row before others get their turn.
 const BATCH: usize = 64;
@@ -119,20 +121,40 @@ pub struct Workers {
     threads: Mutex<Vec<JoinHandle<()>>>,
     stop: watch::Sender<Option<Instant>>,
     shares: Vec<mpsc::UnboundedSender<(Current, Socket)>>,
-    /// What the sockets of each address are told.
-    listening: Mutex<HashMap<SocketAddr, watch::Sender<Option<Arc<Listener>>>>>,
+    listening: Arc<Listening>,
+    /// Binds connections whose listeners want that.
+    binder: Option<Arc<Binder>>,
+}
+
+/// What the sockets of each address are told.
+#[derive(Debug, Default)]
+pub(super) struct Listening(Mutex<HashMap<SocketAddr, watch::Sender<Option<Arc<Listener>>>>>);
+
+impl Listening {
+    /// Who serves this address now.
+    pub(super) fn of(&self, address: SocketAddr) -> Option<Arc<Listener>> {
+        self.lock().get(&address)?.borrow().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, watch::Sender<Option<Arc<Listener>>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The listener that a socket serves now; `None` once it is removed.
 type Current = watch::Receiver<Option<Arc<Listener>>>;
 
 impl Workers {
-    /// Starts `count` workers. Each listener brings one socket for each of them, from [`open`].
-    pub fn start(count: usize, listeners: Vec<(Arc<Listener>, Vec<Socket>)>) -> io::Result<Self> {
+    /// Starts `count` workers, of which the first binds. Each listener brings one socket for each of them, from [`open`].
+    pub fn start(
+        count: usize,
+        listeners: Vec<(Arc<Listener>, Vec<Socket>)>,
+        binder: Option<Arc<Binder>>,
+    ) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(None);
         let mut threads = Vec::new();
         let mut workers =
-            Self { threads: Mutex::default(), stop, shares: Vec::new(), listening: Mutex::default() };
+            Self { threads: Mutex::default(), stop, shares: Vec::new(), listening: Arc::default(), binder };
         let mut receivers = Vec::new();
         for _ in 0..count.max(1) {
             let (share, sockets) = mpsc::unbounded_channel();
@@ -145,9 +167,11 @@ impl Workers {
         for (number, sockets) in receivers.into_iter().enumerate() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let stopping = stopping.clone();
+            let binding = workers.binder.clone().filter(|_| number == 0);
+            let binding = binding.map(|binder| (binder, Arc::clone(&workers.listening)));
             let thread = thread::Builder::new()
                 .name(format!("worker-{number}"))
-                .spawn(move || runtime.block_on(work(sockets, stopping)))?;
+                .spawn(move || runtime.block_on(work(sockets, stopping, binding)))?;
             threads.push(thread);
         }
         workers.threads = Mutex::new(threads);
@@ -162,30 +186,46 @@ impl Workers {
     /// Serves one more listener, on sockets from [`open`].
     pub fn add(&self, listener: Arc<Listener>, sockets: Vec<Socket>) {
         let address = listener.settings.address;
+        self.bind(&listener.settings);
         let (tell, current) = watch::channel(Some(listener));
         for (share, socket) in self.shares.iter().zip(sockets) {
             // A worker that has ended accepts nothing any more.
             let _ = share.send((current.clone(), socket));
         }
-        self.listening().insert(address, tell);
+        self.listening.lock().insert(address, tell);
     }
 
     /// Serves the listener's address with these settings from now on; connections that are there keep theirs.
     pub fn update(&self, listener: Arc<Listener>) {
-        if let Some(tell) = self.listening().get(&listener.settings.address) {
+        self.bind(&listener.settings);
+        if let Some(tell) = self.listening.lock().get(&listener.settings.address) {
             tell.send_replace(Some(listener));
         }
     }
 
     /// Stops accepting on this address. Connections that are there go on.
     pub fn remove(&self, address: SocketAddr) {
-        if let Some(tell) = self.listening().remove(&address) {
+        if let Some(binder) = &self.binder {
+            binder.ignore(address);
+        }
+        if let Some(tell) = self.listening.lock().remove(&address) {
             tell.send_replace(None);
         }
     }
 
-    fn listening(&self) -> MutexGuard<'_, HashMap<SocketAddr, watch::Sender<Option<Arc<Listener>>>>> {
-        self.listening.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Has the connections of a listener bound, or not.
+    fn bind(&self, settings: &ListenerSettings) {
+        let Some(binder) = &self.binder else { return };
+        if settings.offload != Offload::Bind {
+            return binder.ignore(settings.address);
+        }
+        if let Err(error) = binder.listen(settings.address, settings.max_segment) {
+            tracing::warn!(
+                listener = settings.name,
+                error,
+                "connections are accepted by sockets, and not bound"
+            );
+        }
     }
 
     /// Accepts no more, and waits until every relayed connection has ended, for at most `grace`. Handed-off
@@ -204,10 +244,19 @@ impl Workers {
 async fn work(
     mut sockets: mpsc::UnboundedReceiver<(Current, Socket)>,
     mut stopping: watch::Receiver<Option<Instant>>,
+    binding: Option<(Arc<Binder>, Arc<Listening>)>,
 ) {
     // Every task holds a sender: when all are gone, `ended` says so.
     let (alive, mut ended) = mpsc::channel::<()>(1);
     let stopped = stopping.clone();
+    if let Some((binder, listening)) = binding {
+        let (stopping, alive) = (stopping.clone(), alive.clone());
+        tokio::spawn(async move {
+            if let Err(error) = bind::attend(binder, listening, stopping, alive).await {
+                tracing::error!(%error, "connections are not bound any more; sockets accept them");
+            }
+        });
+    }
     let deadline = loop {
         tokio::select! {
             Some((current, socket)) = sockets.recv() => {

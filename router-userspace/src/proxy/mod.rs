@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod announced;
+mod bind;
 pub mod budget;
 pub mod buffer;
 mod carry;

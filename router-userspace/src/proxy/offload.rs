@@ -45,7 +45,7 @@ pub fn at_once(settings: &ListenerSettings, head: &HttpHead<'_>) -> Option<Trigg
     match settings.offload {
         Offload::Relay => None,
         Offload::Handoff => Some(Trigger::Configured),
-        Offload::Auto => match (head.fields.upgrade, head.fields.framing) {
+        Offload::Auto | Offload::Bind => match (head.fields.upgrade, head.fields.framing) {
             (Upgrade::Other, _) => Some(Trigger::Upgrade),
             (_, Framing::Length(length)) if length >= settings.auto.after_bytes => Some(Trigger::Bytes),
             _ => None,

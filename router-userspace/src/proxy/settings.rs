@@ -14,6 +14,7 @@ use super::source::SourceAddresses;
 use crate::core::counters::Counters;
 use crate::core::request::Protocol;
 use crate::core::table::RoutingTable;
+use crate::flows::binding::Binder;
 use crate::flows::ports::PortAllocator;
 use crate::flows::table::FlowTable;
 
@@ -23,6 +24,8 @@ pub enum Offload {
     /// Relayed first, and handed to the packet path when that pays: see [`AutoHandoff`].
     #[default]
     Auto,
+    /// Bound by the packet path without a socket of ours, where the first packet tells enough; else as with [`Offload::Auto`].
+    Bind,
     /// Handed to the packet path before the instance has got a byte.
     Handoff,
     /// Always relayed in user space.
@@ -122,6 +125,10 @@ pub struct Context {
     pub table: Arc<ArcSwap<RoutingTable>>,
     /// The packet path; `None` if this host cannot load it, and then everything is relayed.
     pub flows: Option<Arc<dyn FlowTable>>,
+    /// Binds connections; `None` if no listener wants that, or this host cannot.
+    pub binder: Option<Arc<Binder>>,
+    /// The source ports of bound connections. Others than those of sockets, whose clocks are others (PAWS, RFC 7323 §5).
+    pub bound_ports: Arc<PortAllocator>,
     pub ports: Arc<PortAllocator>,
     pub sources: SourceAddresses,
     pub counters: Arc<Counters>,

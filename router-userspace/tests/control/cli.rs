@@ -56,7 +56,7 @@ fn status_shows_the_daemon_at_a_glance() {
                        set something
                      eth1 by tc: its driver has no native XDP
         connections  3 accepted, 1 open, 3 requests
-                     1 handed off, 1 relayed, 1 refused, 2 retries
+                     0 bound, 1 handed off, 1 relayed, 1 refused, 2 retries
 
         LISTENER  ADDRESS      PROTOCOL  SOURCE  OFFLOAD
         web       10.0.1.1:80  http      snat    auto

@@ -18,7 +18,7 @@ fn status_sums_up_the_daemon() {
     assert_eq!(status["config_file"], "/etc/router/router.toml");
     assert_eq!(
         status["connections"],
-        json!({"accepted": 3, "open": 1, "requests": 3, "handed_off": 1, "relayed": 1, "refused": 1, "retries": 2})
+        json!({"accepted": 3, "open": 1, "requests": 3, "bound": 0, "handed_off": 1, "relayed": 1, "refused": 1, "retries": 2})
     );
     assert_eq!(status["relayed"], json!({"short": 1}), "only reasons that occurred");
     assert_eq!(status["refused"], json!({"denied": 1}));

@@ -102,6 +102,8 @@ impl Setup {
         pools.extend(self.pools);
         let table = RoutingTable::new(self.rules, default, pools, None).unwrap();
         let context = Arc::new(Context {
+            binder: None,
+            bound_ports: Arc::new(PortAllocator::new(50_000..=50_001)),
             table: Arc::new(ArcSwap::from_pointee(table)),
             flows: self.flows,
             ports: Arc::new(PortAllocator::new(SOURCE_PORTS)),
@@ -111,7 +113,7 @@ impl Setup {
             decision_log: Sampler::default(),
         });
         let listener = Arc::new(Listener { context: Arc::clone(&context), settings: self.settings });
-        let workers = Workers::start(self.workers, vec![(listener, sockets)]).unwrap();
+        let workers = Workers::start(self.workers, vec![(listener, sockets)], None).unwrap();
         Proxy { address, context, workers: Some(workers) }
     }
 }

@@ -150,7 +150,7 @@ pub fn addressed_to(host: [u8; 6], frame: &[u8]) -> Vec<u8> {
 fn action(verdict: Verdict) -> i32 {
     match verdict {
         Verdict::Pass(_) => TC_ACT_UNSPEC,
-        Verdict::Drop(_) => TC_ACT_SHOT,
+        Verdict::Drop(_) | Verdict::Take(_) => TC_ACT_SHOT,
         Verdict::Redirect { .. } | Verdict::Resolve { .. } | Verdict::Report { .. } => TC_ACT_REDIRECT,
     }
 }

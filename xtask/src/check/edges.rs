@@ -4,12 +4,13 @@ use super::Finding;
 use super::source::Source;
 
 /// Files and directories that meet something unsafe, and what it is.
-const EDGES: [(&str, &str); 13] = [
+const EDGES: [(&str, &str); 14] = [
     ("router-ebpf/src", "BPF helpers, maps and packets"),
     ("router-common/src/abi", "types that lie in memory shared with the kernel"),
     ("router-common/src/wire", "headers read in place"),
     ("router-common/src/path", "headers read in place, and volatile access that the verifier needs"),
     ("router-userspace/src/flows", "BPF, mapped memory and socket repair"),
+    ("router-userspace/src/proxy/bind.rs", "registering the ring of first packets"),
     ("router-userspace/src/proxy/buffer.rs", "reading into spare capacity"),
     ("router-userspace/src/proxy/endpoint.rs", "reading into spare capacity"),
     ("router-userspace/src/proxy/listener.rs", "registering a listening socket"),

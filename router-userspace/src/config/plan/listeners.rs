@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::super::file::{File, Listener};
 use super::super::reader::{Placed, Report};
 use super::super::report::Problem;
-use super::super::settings::Protocol;
+use super::super::settings::{Offload, Protocol, Source};
 use super::ListenerPlan;
 use super::unique::Unique;
 
@@ -30,6 +30,9 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
                 .help("HTTP/0.9 has one request on a connection: leave one of the two out");
             report.add(problem.earlier(listener.once_only.span.clone(), "every request is routed"));
         }
+    }
+    for listener in &file.listeners {
+        check_binding(listener, report);
     }
     let transports: Vec<(&Placed<SocketAddr>, bool)> = file
         .listeners
@@ -67,6 +70,46 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
         let message = format!("`listen` {} is the address of `admin_listen`", reports.value);
         let problem = Problem::at(reports.span.clone(), message).help("use another port");
         report.add(problem.earlier(admin.span.clone(), "this address"));
+    }
+}
+
+/// What binds connections answers for one address, and lets go of them behind their first request.
+fn check_binding(listener: &Listener, report: &Report<'_>) {
+    if listener.offload.value != Offload::Bind {
+        return;
+    }
+    let refuse = |message: &str, help: &str| {
+        Problem::at(listener.offload.span.clone(), message.to_owned()).help(help.to_owned())
+    };
+    if let Some(address) = &listener.address
+        && address.value.ip().is_unspecified()
+    {
+        let problem = refuse(
+            "`offload = \"bind\"` does not go together with an address that covers all of a family",
+            "give each address a listener of its own, or use `offload = \"auto\"`",
+        );
+        report.add(problem.earlier(address.span.clone(), "any address"));
+    }
+    if !listener.once_only.value {
+        let problem = refuse(
+            "`offload = \"bind\"` does not go together with `once_only = false`",
+            "only the first request passes the daemon: leave one of the two out",
+        );
+        report.add(problem.earlier(listener.once_only.span.clone(), "every request is routed"));
+    }
+    if listener.source.value == Source::Transparent {
+        let problem = refuse(
+            "`offload = \"bind\"` does not go together with `source = \"transparent\"`",
+            "use `offload = \"auto\"`, or `\"handoff\"`",
+        );
+        report.add(problem.earlier(listener.source.span.clone(), "clients keep their addresses"));
+    }
+    if let Some(from) = &listener.announced_by {
+        let problem = refuse(
+            "`offload = \"bind\"` does not go together with `accept_proxy_protocol`",
+            "use `offload = \"auto\"`, or `\"handoff\"`",
+        );
+        report.add(problem.earlier(from.span.clone(), "connections begin with a header"));
     }
 }
 

@@ -138,15 +138,8 @@ fn the_reference_gives_the_ranges_and_choices_that_are_enforced() {
 }
 
 #[test]
-fn the_reference_names_all_functions_and_all_that_is_refused_for_now() {
+fn the_reference_names_all_functions() {
     for function in function_names() {
         assert!(REFERENCE.contains(&format!("`{function}(")), "{function}");
-    }
-    let (_, refused) = REFERENCE.split_once("## Not supported in this version").unwrap();
-    for later in SECTIONS.iter().flat_map(|section| section.later) {
-        assert!(
-            refused.contains(&format!("`{later}`")) || refused.contains(&format!("`[{later}]`")),
-            "{later}"
-        );
     }
 }

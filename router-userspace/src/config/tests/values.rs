@@ -19,14 +19,6 @@ fn unknown_keys_are_answered_with_the_nearest_known_one() {
 }
 
 #[test]
-fn what_is_not_built_yet_is_refused_by_name() {
-    assert_eq!(
-        problems(&BASE.replace("name = \"web\"", "name = \"web\"\noffload = \"bind\"")),
-        "r.toml:4:11: `offload = \"bind\"` is not supported in this version (use \"auto\", \"handoff\" or \"relay\")"
-    );
-}
-
-#[test]
 fn wrong_values_say_what_is_wanted() {
     let listener = |line: &str| problems(&BASE.replace("name = \"web\"", &format!("name = \"web\"\n{line}")));
     for (line, wanted) in [
@@ -41,7 +33,7 @@ fn wrong_values_say_what_is_wanted() {
         ("offload = \"atuo\"", "4:11: `offload` cannot be \"atuo\" (did you mean \"auto\"?)"),
         (
             "offload = 1",
-            "4:11: `offload` must be a string, not the number 1 (use \"auto\", \"handoff\" or \"relay\")",
+            "4:11: `offload` must be a string, not the number 1 (use \"auto\", \"bind\", \"handoff\" or \"relay\")",
         ),
         (
             "header_timeout = 10",
@@ -161,4 +153,30 @@ fn addresses_are_literal_and_have_a_port() {
         at("10.0.1.1:80"),
         "r.toml:11:11: instance address 10.0.1.1:80 is a listener's own (the router would connect to itself for ever)"
     );
+}
+
+#[test]
+fn what_cannot_be_bound_says_why() {
+    let listener = |lines: &str| {
+        problems(&BASE.replace("name = \"web\"", &format!("name = \"web\"\noffload = \"bind\"\n{lines}")))
+    };
+    for (line, wanted) in [
+        (
+            "source = \"transparent\"",
+            "`offload = \"bind\"` does not go together with `source = \"transparent\"`",
+        ),
+        ("once_only = false", "`offload = \"bind\"` does not go together with `once_only = false`"),
+        (
+            "accept_proxy_protocol = { from = [\"10.0.0.0/8\"] }",
+            "`offload = \"bind\"` does not go together with `accept_proxy_protocol`",
+        ),
+    ] {
+        assert!(listener(line).contains(wanted), "{}", listener(line));
+    }
+    let everywhere = problems(
+        &BASE
+            .replace("name = \"web\"", "name = \"web\"\noffload = \"bind\"")
+            .replace("10.0.1.1:80", "0.0.0.0:80"),
+    );
+    assert!(everywhere.contains("an address that covers all of a family"), "{everywhere}");
 }

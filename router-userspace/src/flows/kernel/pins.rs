@@ -16,7 +16,7 @@ use super::hooks::Hook;
 use super::{KernelError, io_error, refused};
 
 /// Every map that is pinned. `LAYOUT` comes last: its presence tells that the others are complete.
-pub(super) const PINNED_MAPS: [&str; 25] = [
+pub(super) const PINNED_MAPS: [&str; 30] = [
     "KEYS",
     "KEYS6",
     "FLOWS",
@@ -41,8 +41,16 @@ pub(super) const PINNED_MAPS: [&str; 25] = [
     "XDP_INTERFACES",
     "XDP_DEVICES",
     "XDP_FRAMES",
+    "BINDING_SETTINGS",
+    "BOUND_LISTENERS",
+    "EMBRYOS",
+    "EMBRYOS6",
+    "STASHES",
     "LAYOUT",
 ];
+
+/// Those whose size depends on whether connections are bound.
+const BINDING_MAPS: [&str; 3] = ["EMBRYOS", "EMBRYOS6", "STASHES"];
 
 /// Those whose size depends on whether there are Layer-4 listeners, and those that refer to them.
 const BALANCE_MAPS: [&str; 8] =
@@ -106,6 +114,26 @@ impl Pins<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether there are tables of bound connections to adopt.
+    pub fn binds(&self) -> bool {
+        self.stashes().is_some_and(|entries| entries > 1)
+    }
+
+    /// As [`Pins::make_room_for_balancing`], for connections that are bound.
+    pub fn make_room_for_binding(&self) -> Result<(), KernelError> {
+        if self.stashes() == Some(1) {
+            for name in BINDING_MAPS {
+                self.unpin(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stashes(&self) -> Option<u32> {
+        let data = MapData::from_pin(self.dir.join("STASHES")).ok()?;
+        data.info().ok().map(|info| info.max_entries())
     }
 
     pub fn remove_all(&self) -> Result<(), KernelError> {

@@ -19,6 +19,8 @@ pub struct KernelSettings {
     pub replace: bool,
     /// `None` if there is no Layer-4 listener: then its tables are as small as can be.
     pub balance: Option<BalanceSizes>,
+    /// Whether connections of some listener are bound.
+    pub binding: bool,
 }
 
 /// How large the tables of Layer-4 listeners are to be; ignored where such tables are adopted.

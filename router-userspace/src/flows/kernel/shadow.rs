@@ -16,6 +16,7 @@ use router_common::abi::reason::{PacketReason, XdpReason};
 use router_common::abi::trace::{Said, SaidVerdict};
 use router_common::path::fragment::DatagramKey;
 
+use super::hooks::Wanted;
 use super::live::{BudgetBytes, DatagramKeyBytes, LiveMaps, NewFlowsBytes, bytes_of_key};
 use super::maps::xdp_program_of;
 use super::{ByFamily, HOOKS, Hook, Kernel, KernelError, io_error, lock, map_error, refused, take};
@@ -152,7 +153,15 @@ impl Shadow {
             loader.map_pin_path(name, kernel.pin_dir.join(name));
         }
         let mut ebpf = loader.load(super::OBJECT).map_err(|error| refused("copies of maps", error))?;
-        let ingress = |hook: &&Hook| hook.is_ingress() && (!hook.layer4 || kernel.layer4);
+        let ingress = |hook: &&Hook| {
+            hook.is_ingress()
+                && match hook.wanted {
+                    Wanted::Always => true,
+                    Wanted::ForLayer4 => kernel.layer4,
+                    // It would tell the daemon of a packet that nobody has sent.
+                    Wanted::ForBinding => false,
+                }
+        };
         let programs: Vec<_> = HOOKS.iter().filter(ingress).map(|hook| hook.program).collect();
         for name in &programs {
             let program: &mut SchedClassifier = ebpf

@@ -1,0 +1,173 @@
+//! The instance has answered: its SYN-ACK becomes our acknowledgement with the stash behind it, and the two sides become one flow.
+
+use super::super::Verdict;
+use super::super::forward;
+use super::super::options::locate;
+use super::super::parse::Segment;
+use super::super::ports::Packet;
+use super::own::{Content, Own, Sending, ports_back};
+use super::ports::Bindings;
+use crate::abi::binding::{AGREED_SCALING, AGREED_TIMESTAMPS, EMBRYO_DONE, Embryo, OUR_SCALE, Stash};
+use crate::abi::flow::{FLAG_ERASE_TIMESTAMPS, FLAG_STASH, FLAG_TIMESTAMPS, Flow, Translation};
+use crate::abi::reason::PacketReason;
+use crate::abi::shared::Shared32;
+use crate::wire::Net32;
+use crate::wire::tcp::{ACK, OPTION_NOP, OPTION_TIMESTAMPS, PSH, TIMESTAMPS_LEN};
+
+/// The stash of a flow.
+#[inline(always)]
+pub fn stash<'b, I: Sending, P: Packet, B: Bindings<I, P>>(
+    bindings: &'b B,
+    flow: &Flow,
+) -> Option<&'b Stash> {
+    match flow.progress[0].stash.get() {
+        0 => None,
+        number => bindings.stash(number - 1),
+    }
+}
+
+/// Binds the two sides. Until now no other packet had a way through the flow, so there is one writer: this one. (A SYN-ACK that comes twice
+/// says the same.)
+#[inline(always)]
+pub fn bind<I: Sending, P: Packet, B: Bindings<I, P>>(
+    packet: &mut P,
+    bindings: &B,
+    flow: &Flow,
+    stash: &Stash,
+    segment: &Segment,
+) -> Verdict {
+    let (mut timestamp, mut scale) = (None, None);
+    if segment.options_len != 0 {
+        let Some(scratch) = packet.load_options(segment.options_at, segment.options_len) else {
+            return Verdict::Drop(PacketReason::Truncated);
+        };
+        locate(scratch);
+        if scratch.malformed.get() != 0 {
+            return Verdict::Drop(PacketReason::BadTcpOptions);
+        }
+        let at = scratch.timestamps.get() as usize;
+        if at != 0 {
+            timestamp = Some(u32::from_be(scratch.word(at)));
+        }
+        if scratch.window_scale.get() != 0 {
+            scale = Some((scratch.window_scale.get() - 1) as u8 & 15);
+        }
+    }
+    let [from_client, from_instance] = &flow.translations;
+    let [client, instance] = &flow.progress;
+    let agreed = stash.agreed.get() as u8;
+    let client_scale = (stash.agreed.get() >> 8) as u8;
+    let next = segment.seq.wrapping_add(1);
+
+    stash.instance_seq.set(next);
+    from_instance.seq_delta.set(stash.client_ack.get().wrapping_sub(next));
+    from_instance.seq_cut.set(next);
+    instance.max_seq.set(next);
+    instance.max_ack.set(segment.ack);
+    instance.window_edge.set(segment.ack.wrapping_add(segment.window as u32));
+    let now = bindings.coarse_now();
+    instance.last_seen.set(now);
+
+    let with_client = agreed & AGREED_TIMESTAMPS != 0;
+    let mut client_flags = I::LIVE | FLAG_STASH;
+    let mut instance_flags = I::LIVE | FLAG_STASH;
+    match timestamp {
+        Some(timestamp) if with_client => {
+            stash.instance_timestamp.set(timestamp);
+            let delta = stash.client_echo.get().wrapping_sub(timestamp);
+            // 0 stands for a delta that is not known.
+            instance.timestamp_delta.set(if delta == 0 { 1 } else { delta });
+            client_flags |= FLAG_TIMESTAMPS;
+            instance_flags |= FLAG_TIMESTAMPS;
+        }
+        _ if with_client => client_flags |= FLAG_ERASE_TIMESTAMPS,
+        _ => {}
+    }
+    // Scales hold only where both ends of a connection have told theirs (RFC 7323 §2.2).
+    let offered = agreed & AGREED_SCALING != 0;
+    let (instance_scale, ours_to_instance) = match scale {
+        Some(scale) if offered => (scale, client_scale),
+        _ => (0, 0),
+    };
+    let ours_to_client = if offered { OUR_SCALE } else { 0 };
+    from_instance.traits.set(Translation::pack_traits(instance_flags, instance_scale, ours_to_client));
+    from_client.traits.set(Translation::pack_traits(client_flags, client_scale, ours_to_instance));
+    client.last_seen.set(now);
+
+    let key = client_key::<I>(flow);
+    // Nothing of this client leads to a request again, whatever comes late.
+    let embryo = Embryo {
+        state: EMBRYO_DONE,
+        ack: stash.client_ack.get(),
+        ..bindings.embryo(&key).unwrap_or_default()
+    };
+    bindings.remember_embryo(&key, &embryo);
+    send::<I, P, B>(packet, bindings, flow, stash, PacketReason::Bound)
+}
+
+/// The packet becomes the first one of the client, as the instance is to get it.
+#[inline(always)]
+pub fn send<I: Sending, P: Packet, B: Bindings<I, P>>(
+    packet: &mut P,
+    bindings: &B,
+    flow: &Flow,
+    stash: &Stash,
+    reason: PacketReason,
+) -> Verdict {
+    /// Words of `NOP NOP timestamps`.
+    const WORDS: usize = 3;
+
+    let to_instance = &flow.translations[0];
+    let index = to_instance.next_hop.get();
+    let Some(next_hop) = bindings.next_hop(index) else {
+        return Verdict::Drop(PacketReason::NextHopUnresolved);
+    };
+    let nops = u32::from_ne_bytes([OPTION_NOP; 4]);
+    let options = if to_instance.traits.get() & FLAG_TIMESTAMPS != 0 {
+        let kind = u32::from_ne_bytes([OPTION_NOP, OPTION_NOP, OPTION_TIMESTAMPS, TIMESTAMPS_LEN]);
+        [kind, stash.timestamp.get().to_be(), stash.instance_timestamp.get().to_be()]
+    } else {
+        [nops; WORDS]
+    };
+    let our_scale = to_instance.traits.get() >> 16 & 15;
+    let window = client_window(stash) >> our_scale;
+    let content = Content {
+        ethernet: [next_hop.ethernet[0].get(), next_hop.ethernet[1].get(), next_hop.ethernet[2].get()],
+        source: words(&to_instance.source),
+        destination: words(&to_instance.destination),
+        ports: to_instance.ports.get(),
+        seq: stash.seq.get(),
+        ack: stash.instance_seq.get(),
+        flags: ACK | PSH,
+        window: if window > u16::MAX as u32 { u16::MAX } else { window as u16 },
+        payload: stash.length.get() as usize,
+        payload_sum: stash.sum.get(),
+    };
+    if packet.become_frame(&Own::<I, WORDS>::new(&content, options))
+        && bindings.append(packet, Own::<I, WORDS>::LEN, stash)
+    {
+        forward::report(index, next_hop, reason)
+    } else {
+        Verdict::Drop(PacketReason::WriteFailed)
+    }
+}
+
+#[inline(always)]
+fn words(address: &[Shared32; 4]) -> [u32; 4] {
+    [address[0].get(), address[1].get(), address[2].get(), address[3].get()]
+}
+
+/// The window that the client has opened, in bytes.
+#[inline(always)]
+fn client_window(stash: &Stash) -> u32 {
+    let scale = stash.agreed.get() >> 8 & 15;
+    (stash.window.get() & 0xffff) << scale
+}
+
+/// The tuple of the client's packets.
+#[inline(always)]
+fn client_key<I: Sending>(flow: &Flow) -> I::Key {
+    let to_client = &flow.translations[1];
+    let (client, vip) = (words(&to_client.destination), words(&to_client.source));
+    I::leading(client, vip, 0).key(Net32(ports_back(to_client.ports.get()).to_ne_bytes()))
+}

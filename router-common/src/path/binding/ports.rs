@@ -1,0 +1,37 @@
+//! What delayed binding needs from its surroundings, beyond what the packet's route does.
+
+use super::super::family::Family;
+use super::super::ports::{Clock, Flows, Keys, Packet};
+use crate::abi::binding::{BindingSettings, BoundEndpoint, BoundListener, Embryo, Stash};
+
+/// The tables of delayed binding, for packets `P` of family `I`.
+pub trait Bindings<I: Family, P: Packet>: Flows + Keys<I::Key> + Clock {
+    fn settings(&self) -> Option<&BindingSettings>;
+
+    fn listener(&self, endpoint: &BoundEndpoint) -> Option<BoundListener>;
+
+    fn embryo(&self, key: &I::Key) -> Option<Embryo>;
+
+    /// Replaces the one of this tuple; the oldest ones are forgotten where there are too many.
+    fn remember_embryo(&self, key: &I::Key, embryo: &Embryo);
+
+    fn stash(&self, index: u32) -> Option<&Stash>;
+
+    /// The sequence number that answers this SYN, whose TCP header has so many bytes.
+    fn cookie(&self, packet: &P, header_len: usize) -> Option<u32>;
+
+    /// Whether this packet acknowledges a cookie of the last minutes.
+    fn acknowledges_cookie(&self, packet: &P) -> bool;
+
+    /// The cookie for the SYN of this packet's connection if that had said nothing of segments: that of the smallest segment.
+    fn smallest_cookie(&self, packet: &P) -> Option<u32>;
+
+    /// Gives a client's first packet to the daemon, from `offset` on: `length` bytes. False if it takes none now.
+    fn arrived(&self, packet: &P, offset: usize, length: usize, embryo: &Embryo) -> bool;
+
+    /// Tells the daemon that the instance of the flow in this slot has refused. False if it takes nothing now.
+    fn refused(&self, slot: u32) -> bool;
+
+    /// Puts the stash's bytes behind the packet, which ends at `offset`. False, with the packet in an undefined state, where that is impossible.
+    fn append(&self, packet: &mut P, offset: usize, stash: &Stash) -> bool;
+}

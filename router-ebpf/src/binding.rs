@@ -1,0 +1,331 @@
+//! The kernel's side of `path::binding`: its tables, and the kernel's SYN cookies.
+
+use aya_ebpf::bindings::{__sk_buff, iphdr, ipv6hdr, tcphdr};
+use aya_ebpf::helpers::{
+    bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes, bpf_tcp_raw_check_syncookie_ipv4,
+    bpf_tcp_raw_check_syncookie_ipv6, bpf_tcp_raw_gen_syncookie_ipv4, bpf_tcp_raw_gen_syncookie_ipv6,
+};
+use aya_ebpf::programs::TcContext;
+use router_common::abi::binding::{
+    ARRIVAL_BYTES, ARRIVAL_FIRST, ARRIVAL_REFUSED, Arrival, BindingSettings, BoundEndpoint, BoundListener,
+    Embryo, STASH_BYTES, Stash,
+};
+use router_common::abi::flow::Flow;
+use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
+use router_common::abi::next_hop::NextHop;
+use router_common::abi::shared::Shared32;
+use router_common::path::answer_budget::AnswerBudget;
+use router_common::path::binding;
+use router_common::path::binding::ports::Bindings;
+use router_common::path::family::Family;
+use router_common::path::fragment::{Datagram, DatagramKey};
+use router_common::path::parse::{self, Headers, Version};
+use router_common::path::ports::{Clock, Flows, Fragments, Keys, Packet};
+use router_common::wire::ethernet::Ethernet;
+use router_common::wire::ipv4::Ipv4;
+use router_common::wire::ipv6::Ipv6;
+use router_common::wire::tcp::Tcp;
+
+use crate::egress;
+use crate::flows::KernelFlows;
+use crate::maps::{ARRIVALS, BINDING_SETTINGS, BOUND_LISTENERS, EMBRYOS, EMBRYOS6, HEADER_SCRATCH, STASHES};
+use crate::packet::Skb;
+
+const BPF_F_RECOMPUTE_CSUM: u64 = 1 << 0;
+
+/// Takes the packet along its route. Returns what the kernel shall do with it.
+#[inline(always)]
+pub fn carry(ctx: &TcContext) -> i32 {
+    let skb = ctx.skb.skb;
+    match parse::arriving(&Skb::new(ctx)) {
+        Ok(Version::V4) => carry_v4(skb),
+        Ok(Version::V6) => carry_v6(skb),
+        Err(_) => egress::NEXT_PROGRAM,
+    }
+}
+
+#[inline(never)]
+fn carry_v4(skb: *mut __sk_buff) -> i32 {
+    let ctx = TcContext::new(skb);
+    let mut packet = Skb::new(&ctx);
+    packet.make_headers_linear();
+    match binding::carry::<Ipv4, _, _>(&mut packet, &KernelBindings) {
+        Some(verdict) => egress::act(&ctx, verdict, verdict.reason()),
+        None => egress::NEXT_PROGRAM,
+    }
+}
+
+#[inline(never)]
+fn carry_v6(skb: *mut __sk_buff) -> i32 {
+    let ctx = TcContext::new(skb);
+    let mut packet = Skb::new(&ctx);
+    packet.make_headers_linear();
+    match binding::carry::<Ipv6, _, _>(&mut packet, &KernelBindings) {
+        Some(verdict) => egress::act(&ctx, verdict, verdict.reason()),
+        None => egress::NEXT_PROGRAM,
+    }
+}
+
+/// The flow table, and the tables of delayed binding.
+struct KernelBindings;
+
+/// A TCP header with its options, as the kernel's helpers read it.
+#[repr(C)]
+pub struct HeaderBytes {
+    bytes: [u8; Tcp::LEN + Tcp::MAX_OPTIONS],
+    len: u32,
+}
+
+/// The TCP header of a packet, copied, and how long it is.
+#[inline(always)]
+fn header<I: Family>(skb: *mut __sk_buff, len: u32) -> Option<(*mut HeaderBytes, u32)> {
+    const LEAST: u32 = Tcp::LEN as u32;
+    const MOST: u32 = (Tcp::LEN + Tcp::MAX_OPTIONS) as u32;
+    let scratch = HEADER_SCRATCH.get_ptr_mut(0)?;
+    let at = (Ethernet::LEN + I::LEN) as u32;
+    // SAFETY: the scratch memory is this CPU's and has room for the greatest length.
+    unsafe {
+        // Through memory, so that the verifier sees the bounds.
+        (&raw mut (*scratch).len).write_volatile(len);
+        let len = (&raw const (*scratch).len).read_volatile();
+        if len < LEAST || len > MOST || bpf_skb_load_bytes(skb.cast(), at, scratch.cast(), len) != 0 {
+            return None;
+        }
+        Some((scratch, len))
+    }
+}
+
+/// A family's helpers.
+trait Cookies: Family {
+    /// # Safety
+    /// `tcp` has `len` bytes.
+    unsafe fn generate(&self, tcp: *mut tcphdr, len: u32) -> i64;
+
+    /// # Safety
+    /// `tcp` has as many bytes as a header without options.
+    unsafe fn is_valid(&self, tcp: *mut tcphdr) -> bool;
+}
+
+impl Cookies for Ipv4 {
+    #[inline(always)]
+    unsafe fn generate(&self, tcp: *mut tcphdr, len: u32) -> i64 {
+        // SAFETY: as the caller says; `self` is a whole header, which the helper only reads.
+        unsafe { bpf_tcp_raw_gen_syncookie_ipv4((&raw const *self).cast_mut().cast::<iphdr>(), tcp, len) }
+    }
+
+    #[inline(always)]
+    unsafe fn is_valid(&self, tcp: *mut tcphdr) -> bool {
+        // SAFETY: as above.
+        unsafe { bpf_tcp_raw_check_syncookie_ipv4((&raw const *self).cast_mut().cast::<iphdr>(), tcp) == 0 }
+    }
+}
+
+impl Cookies for Ipv6 {
+    #[inline(always)]
+    unsafe fn generate(&self, tcp: *mut tcphdr, len: u32) -> i64 {
+        // SAFETY: as above.
+        unsafe { bpf_tcp_raw_gen_syncookie_ipv6((&raw const *self).cast_mut().cast::<ipv6hdr>(), tcp, len) }
+    }
+
+    #[inline(always)]
+    unsafe fn is_valid(&self, tcp: *mut tcphdr) -> bool {
+        // SAFETY: as above.
+        unsafe { bpf_tcp_raw_check_syncookie_ipv6((&raw const *self).cast_mut().cast::<ipv6hdr>(), tcp) == 0 }
+    }
+}
+
+#[inline(always)]
+fn generate<I: Cookies>(packet: &Skb<'_>, tcp: *mut HeaderBytes, len: u32) -> Option<u32> {
+    let ip: &I = packet.view(Ethernet::LEN)?;
+    // SAFETY: the header was copied with this length.
+    let cookie = unsafe { ip.generate(tcp.cast(), len) };
+    (cookie >= 0).then_some(cookie as u32)
+}
+
+macro_rules! bindings {
+    ($($ip:ty, $key:ty: $embryos:ident;)*) => { $(
+        impl Bindings<$ip, Skb<'_>> for KernelBindings {
+            #[inline(always)]
+            fn settings(&self) -> Option<&BindingSettings> {
+                BINDING_SETTINGS.get(0)
+            }
+
+            #[inline(always)]
+            fn listener(&self, endpoint: &BoundEndpoint) -> Option<BoundListener> {
+                // SAFETY: a word that is copied at once.
+                unsafe { BOUND_LISTENERS.get(endpoint).copied() }
+            }
+
+            #[inline(always)]
+            fn embryo(&self, key: &$key) -> Option<Embryo> {
+                // SAFETY: copied at once. One that is being replaced is told by its numbers.
+                unsafe { $embryos.get(key).copied() }
+            }
+
+            #[inline(always)]
+            fn remember_embryo(&self, key: &$key, embryo: &Embryo) {
+                // Where it fails, the client sends again.
+                let _ = $embryos.insert(key, embryo, 0);
+            }
+
+            #[inline(always)]
+            fn stash(&self, index: u32) -> Option<&Stash> {
+                STASHES.get(index)
+            }
+
+            #[inline(always)]
+            fn cookie(&self, packet: &Skb<'_>, header_len: usize) -> Option<u32> {
+                let (tcp, len) = header::<$ip>(packet.as_ptr(), header_len as u32)?;
+                generate::<$ip>(packet, tcp, len)
+            }
+
+            #[inline(always)]
+            fn acknowledges_cookie(&self, packet: &Skb<'_>) -> bool {
+                let Some(Headers { ip, tcp, .. }) = packet.view::<Headers<$ip>>(0) else { return false };
+                // SAFETY: both are whole headers in the packet, which the helper only reads.
+                unsafe { ip.is_valid((&raw const *tcp).cast_mut().cast()) }
+            }
+
+            #[inline(always)]
+            fn smallest_cookie(&self, packet: &Skb<'_>) -> Option<u32> {
+                let (tcp, len) = header::<$ip>(packet.as_ptr(), Tcp::LEN as u32)?;
+                // SAFETY: this CPU's own memory, as long as a header.
+                let header = unsafe { &mut *tcp.cast::<Tcp>() };
+                header.seq.set(header.seq.get().wrapping_sub(1));
+                header.data_offset = (Tcp::LEN as u8 / 4) << 4;
+                generate::<$ip>(packet, tcp, len)
+            }
+
+            #[inline(always)]
+            fn arrived(&self, packet: &Skb<'_>, offset: usize, length: usize, embryo: &Embryo) -> bool {
+                let Some(ip) = packet.view::<$ip>(Ethernet::LEN) else { return false };
+                let (source, destination) = ip.addresses();
+                let Some(mut entry) = ARRIVALS.reserve::<Arrival>(0) else { return false };
+                let arrival = entry.as_mut_ptr();
+                // SAFETY: the entry is ours until it is submitted; bytes behind `length` are whatever lay there, and nobody reads them.
+                let loaded = unsafe {
+                    (*arrival).event = ARRIVAL_FIRST;
+                    (*arrival).slot = 0;
+                    (*arrival).source = source;
+                    (*arrival).destination = destination;
+                    (*arrival).is_ipv6 = <$ip>::IS_IPV6 as u32;
+                    (*arrival).length = length as u32;
+                    (*arrival).embryo = *embryo;
+                    // Through memory, so that the verifier sees the bounds.
+                    let length = (&raw const (*arrival).length).read_volatile();
+                    length != 0
+                        && length <= ARRIVAL_BYTES as u32
+                        && bpf_skb_load_bytes(
+                            packet.as_ptr().cast(),
+                            offset as u32,
+                            (&raw mut (*arrival).bytes).cast(),
+                            length,
+                        ) == 0
+                };
+                if loaded { entry.submit(0) } else { entry.discard(0) }
+                loaded
+            }
+
+            #[inline(always)]
+            fn refused(&self, slot: u32) -> bool {
+                let Some(mut entry) = ARRIVALS.reserve::<Arrival>(0) else { return false };
+                let arrival = entry.as_mut_ptr();
+                // SAFETY: as above.
+                unsafe {
+                    (*arrival).event = ARRIVAL_REFUSED;
+                    (*arrival).slot = slot;
+                    (*arrival).length = 0;
+                }
+                entry.submit(0);
+                true
+            }
+
+            #[inline(always)]
+            fn append(&self, packet: &mut Skb<'_>, offset: usize, stash: &Stash) -> bool {
+                let (skb, length) = (packet.as_ptr(), stash.length.get());
+                if length == 0 || length > STASH_BYTES as u32 {
+                    return false;
+                }
+                // SAFETY: the context is the program's own; the stash has room for the greatest length.
+                unsafe {
+                    bpf_skb_change_tail(skb, offset as u32 + length, 0) == 0
+                        && bpf_skb_store_bytes(
+                            skb,
+                            offset as u32,
+                            stash.bytes.as_ptr().cast(),
+                            length,
+                            BPF_F_RECOMPUTE_CSUM,
+                        ) == 0
+                }
+            }
+        }
+
+        impl Keys<$key> for KernelBindings {
+            #[inline(always)]
+            fn find(&self, key: &$key) -> Option<FlowRef> {
+                KernelFlows.find(key)
+            }
+
+            #[inline(always)]
+            fn forget(&self, key: &$key) {
+                KernelFlows.forget(key);
+            }
+        }
+    )* };
+}
+
+bindings! {
+    Ipv4, FlowKeyV4: EMBRYOS;
+    Ipv6, FlowKeyV6: EMBRYOS6;
+}
+
+impl Flows for KernelBindings {
+    #[inline(always)]
+    fn flow(&self, slot: u32) -> Option<&Flow> {
+        KernelFlows.flow(slot)
+    }
+
+    #[inline(always)]
+    fn next_hop(&self, index: u32) -> Option<&NextHop> {
+        KernelFlows.next_hop(index)
+    }
+
+    #[inline(always)]
+    fn answer_budget(&self) -> Option<&AnswerBudget> {
+        KernelFlows.answer_budget()
+    }
+}
+
+impl Fragments for KernelBindings {
+    #[inline(always)]
+    fn remember(&self, key: &DatagramKey, datagram: &Datagram) {
+        KernelFlows.remember(key, datagram);
+    }
+
+    #[inline(always)]
+    fn recall(&self, key: &DatagramKey) -> Option<Datagram> {
+        KernelFlows.recall(key)
+    }
+
+    #[inline(always)]
+    fn forget_datagram(&self, key: &DatagramKey) {
+        KernelFlows.forget_datagram(key);
+    }
+}
+
+impl Clock for KernelBindings {
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        KernelFlows.now()
+    }
+
+    #[inline(always)]
+    fn coarse_now(&self) -> u64 {
+        KernelFlows.coarse_now()
+    }
+
+    #[inline(always)]
+    fn fix_once(&self, cell: &Shared32, value: u32) -> u32 {
+        KernelFlows.fix_once(cell, value)
+    }
+}

@@ -1,0 +1,293 @@
+//! Delayed binding, the daemon's side: from a client's first packet and a chosen instance to a flow. The packets' side, and the protocol, is
+//! `router_common::path::binding`.
+//!
+//! A connection has no socket while it is bound. What fails before an instance has answered leaves nothing behind, since the client
+//! still holds its first packet; and whatever cannot be bound at all becomes a socket ([`revive`]) and goes the way of those.
+
+mod fill;
+mod first;
+mod frames;
+mod revive;
+mod syn;
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use router_common::abi::binding::{ARRIVAL_FIRST, BoundListener, EMBRYO_DONE, Embryo, STASH_BYTES};
+use router_common::abi::flow::{FLAG_DIRECT, FLAG_LIVE, FLAG_STASH};
+use router_common::abi::key::{FlowKey, Side};
+use router_common::abi::next_hop::NextHop;
+use router_common::abi::reason::UnboundReason;
+use router_common::wire::tcp::seq_before_eq;
+
+use super::kernel::BindingMaps;
+use super::kernel_table::KernelFlowTable;
+use super::ports::PortLease;
+use super::slots::Holding;
+use super::sockets::monotonic_ns;
+use super::splice::Ends;
+use crate::core::session::Session;
+use frames::FrameSocket;
+
+pub use first::First;
+
+/// The window that clients get until an instance has opened its own: one segment, so that a client waits behind its first one.
+const FIRST_WINDOW: u16 = 1460;
+/// Bytes of IPv4 and TCP headers without options.
+const HEADERS: u32 = 40;
+/// The same of IPv6.
+const HEADERS6: u32 = 60;
+/// Timestamps in a segment.
+const TIMESTAMPS: usize = 12;
+/// A usual MTU, where the interface's is not known.
+const USUAL_MTU: u32 = 1500;
+
+/// What the kernel programs tell.
+#[derive(Debug)]
+pub enum Event {
+    /// A client's first packet.
+    First(First),
+    /// The instance of the flow in this slot has refused.
+    Refused(u32),
+}
+
+/// How a flow stands whose instance was sent a SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The instance has not answered.
+    Waiting,
+    /// The client has reset the connection, and the instance has not answered.
+    ClientGone,
+    /// Both sides are bound; the instance has not acknowledged all that it was sent.
+    Bound,
+    /// It has.
+    Acknowledged,
+}
+
+/// What a flow is to be made of.
+#[derive(Debug)]
+pub struct Binding<'a> {
+    pub first: &'a First,
+    pub instance: SocketAddr,
+    /// What the instance gets instead of the client's first packet.
+    pub to_instance: &'a [u8],
+    pub source_port: PortLease,
+    pub session: Session,
+    pub rule: String,
+}
+
+/// Binds connections. One thread at a time takes [`Binder::next`] and looks after what it has bound.
+#[derive(Debug)]
+pub struct Binder {
+    table: Arc<KernelFlowTable>,
+    maps: BindingMaps,
+    stashes: Mutex<Vec<u32>>,
+    frames: FrameSocket,
+    /// Makes the sequence numbers of one tuple unpredictable from those of others (RFC 6528).
+    secret: RandomState,
+    /// Our timestamp clock minus the monotonic one, in ms.
+    clock_offset: u32,
+}
+
+impl Binder {
+    /// Nobody is answered before [`Binder::listen`].
+    pub fn new(table: Arc<KernelFlowTable>, maps: BindingMaps) -> io::Result<Self> {
+        let frames = FrameSocket::open()?;
+        maps.ignore_all();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // A clock that goes on over a reboot: instances remember the timestamps of connections that ended a minute ago (PAWS, RFC 7323 §5).
+        let clock_offset = (since_epoch.as_millis() as u32).wrapping_sub((monotonic_ns() / 1_000_000) as u32);
+        let generation = since_epoch.as_nanos() as u32 | 1;
+        maps.settings[0].clock_offset.set(clock_offset);
+        maps.settings[0].generation.set(generation);
+        let used = table.stashes_in_use();
+        let free = (0..maps.stashes.len() as u32).filter(|index| !used.contains(index)).collect();
+        Ok(Self { table, maps, stashes: Mutex::new(free), frames, secret: RandomState::new(), clock_offset })
+    }
+
+    /// Answers the clients of a VIP, which must not be a wildcard.
+    pub fn listen(&self, vip: SocketAddr, max_segment: Option<u16>) -> Result<(), String> {
+        let usual = USUAL_MTU - if vip.is_ipv6() { HEADERS6 } else { HEADERS };
+        let max_segment = max_segment.unwrap_or(usual as u16);
+        self.maps.listen(vip, BoundListener { max_segment, window: FIRST_WINDOW })
+    }
+
+    /// Leaves the clients of a VIP to its listening sockets.
+    pub fn ignore(&self, vip: SocketAddr) {
+        self.maps.ignore(vip);
+    }
+
+    /// First packets will be taken for so long.
+    pub fn attend(&self, patience: Duration) {
+        self.maps.settings[0].attended_until.set(monotonic_ns() + patience.as_nanos() as u64);
+    }
+
+    /// Readable when [`Binder::next`] has something.
+    pub fn readiness(&self) -> io::Result<OwnedFd> {
+        self.maps.readiness()
+    }
+
+    /// What the programs have told.
+    pub fn next(&self) -> Option<Event> {
+        loop {
+            let arrival = self.maps.next()?;
+            if arrival.event != ARRIVAL_FIRST {
+                return Some(Event::Refused(arrival.slot));
+            }
+            // What is damaged the client sends again.
+            match First::read(&arrival) {
+                Some(first) => return Some(Event::First(first)),
+                None => self.give_back(&arrival.embryo, First::key(&arrival)),
+            }
+        }
+    }
+
+    /// Makes a flow and sends the instance a SYN. Nothing is left where that fails.
+    pub fn bind(&self, binding: Binding<'_>) -> Result<u32, UnboundReason> {
+        let Binding { first, instance, to_instance, source_port, session, rule } = binding;
+        let ends = Ends::new([first.client, first.vip, source_port.source(), instance])
+            .map_err(|_| UnboundReason::Family)?;
+        let towards = self.table.next_hops().towards(instance.ip()).map_err(|_| UnboundReason::NoRoute)?;
+        let next_hop = self.table.next_hops().entry(towards);
+        if next_hop.resolved.get() == 0 {
+            return Err(UnboundReason::NextHopUnresolved);
+        }
+        if to_instance.len() > longest(next_hop, instance) {
+            return Err(UnboundReason::HeadTooLong);
+        }
+        let index = self.free().pop().ok_or(UnboundReason::NoStash)?;
+        let now = monotonic_ns();
+        let timestamp = self.clock(now);
+        let seq = self.first_sequence_number(&ends, now);
+        let stash = &self.maps.stashes[index as usize];
+        fill::stash(stash, first, to_instance, seq.wrapping_add(1), timestamp);
+        let claimed = self.table.claim(&ends, |flow, next_hops| {
+            fill::flow(flow, &ends, first, stash, index, next_hops, now);
+        });
+        let slot = match claimed {
+            Ok(slot) => slot,
+            Err(reason) => {
+                self.free().push(index);
+                return Err(reason.into());
+            }
+        };
+        self.table.hold(slot, Holding::unbound(session, source_port, rule));
+        // Where it fails, it is sent again.
+        self.send_syn(slot);
+        Ok(slot)
+    }
+
+    /// How a flow stands that was bound and not released.
+    pub fn progress(&self, slot: u32) -> Progress {
+        let flow = self.table.flow(slot);
+        let traits = flow.translation(Side::Client).traits.get();
+        if traits & FLAG_LIVE == 0 {
+            return match flow.progress(Side::Client).rst_seen.get() {
+                0 => Progress::Waiting,
+                _ => Progress::ClientGone,
+            };
+        }
+        let all = flow.translation(Side::Instance).ack_cut.get().wrapping_add(1);
+        let ended = flow.progress.iter().any(|progress| progress.rst_seen.get() != 0);
+        if ended || seq_before_eq(all, flow.progress(Side::Instance).max_ack.get()) {
+            Progress::Acknowledged
+        } else {
+            Progress::Bound
+        }
+    }
+
+    /// Sends the instance of a waiting flow another SYN.
+    pub fn send_syn(&self, slot: u32) {
+        let flow = self.table.flow(slot);
+        let Some(stash) = self.stash_of(slot) else { return };
+        let next_hop = self.table.next_hops().entry(flow.translation(Side::Client).next_hop.get());
+        let stash = &self.maps.stashes[stash as usize];
+        if let Err(error) = self.frames.send(next_hop.interface.get(), &syn::frame(flow, stash, next_hop)) {
+            tracing::debug!(%error, "a SYN cannot be sent now");
+        }
+    }
+
+    /// Gives up a flow whose instance has not answered; its session ends and its port is free. False if the instance has answered in this moment.
+    pub fn retract(&self, slot: u32) -> bool {
+        let stash = self.stash_of(slot);
+        if !self.table.retract(slot) {
+            return false;
+        }
+        self.free().extend(stash);
+        true
+    }
+
+    /// The instance has all that was stashed for it: from now on the flow is like any other.
+    pub fn release(&self, slot: u32) {
+        let stash = self.stash_of(slot);
+        let flow = self.table.flow(slot);
+        for translation in &flow.translations {
+            translation.traits.set(translation.traits.get() & !FLAG_STASH | FLAG_DIRECT);
+        }
+        flow.progress(Side::Client).stash.set(0);
+        self.table.release_bound(slot);
+        self.free().extend(stash);
+    }
+
+    /// Makes a socket of a connection that is not bound. The client's first packet can be read from it.
+    pub fn revive(&self, first: &First) -> io::Result<OwnedFd> {
+        revive::revive(first, self.clock(monotonic_ns()), || {
+            let embryo = Embryo { state: EMBRYO_DONE, ..first.embryo };
+            self.maps.note(first.client_key(), embryo).map_err(io::Error::other)
+        })
+    }
+
+    /// Forgets a client: it will be told that there is no such connection.
+    pub fn disown(&self, first: &First) {
+        let embryo = Embryo { state: EMBRYO_DONE, ..first.embryo };
+        // Where it fails, its packets are held back until it gives up.
+        let _ = self.maps.note(first.client_key(), embryo);
+    }
+
+    /// Lets the programs take a client's next packet for its first one.
+    fn give_back(&self, embryo: &Embryo, client: Option<FlowKey>) {
+        let Some(client) = client else { return };
+        let _ = self.maps.note(client, Embryo { state: router_common::abi::binding::EMBRYO_OPEN, ..*embryo });
+    }
+
+    fn stash_of(&self, slot: u32) -> Option<u32> {
+        self.table.flow(slot).progress(Side::Client).stash.get().checked_sub(1)
+    }
+
+    /// Our timestamp clock, in ms.
+    fn clock(&self, monotonic: u64) -> u32 {
+        ((monotonic / 1_000_000) as u32).wrapping_add(self.clock_offset)
+    }
+
+    /// Grows by one every 64 ns, so that the numbers of a tuple's earlier connection lie behind (RFC 9293 §3.4.1).
+    fn first_sequence_number(&self, ends: &Ends, monotonic: u64) -> u32 {
+        let tuple = self.secret.hash_one((ends.source, ends.instance)) as u32;
+        tuple.wrapping_add((monotonic >> 6) as u32)
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.stashes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Binder {
+    /// The stack gets new connections, and tells the others that there is nobody.
+    fn drop(&mut self) {
+        self.maps.settings[0].attended_until.set(0);
+    }
+}
+
+/// Bytes that an instance may get in one segment.
+fn longest(next_hop: &NextHop, instance: SocketAddr) -> usize {
+    let mtu = match next_hop.mtu.get() {
+        0 => USUAL_MTU,
+        mtu => mtu.min(USUAL_MTU),
+    };
+    let headers = if instance.is_ipv6() { HEADERS6 } else { HEADERS };
+    ((mtu.saturating_sub(headers)) as usize).saturating_sub(TIMESTAMPS).min(STASH_BYTES)
+}

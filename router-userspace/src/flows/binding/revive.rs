@@ -1,0 +1,73 @@
+//! A socket for a connection that began without one.
+//!
+//! `TCP_REPAIR` makes an established connection from its numbers, and puts into its receive queue what the client has sent. So no
+//! connection needs the kernel's listener to believe our cookies, and no host-wide setting has to be changed for that.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use router_common::abi::binding::{AGREED_SACK, AGREED_SCALING, AGREED_TIMESTAMPS, OUR_SCALE};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::First;
+use crate::flows::socket_options::{
+    Agreed, RepairWindow, TCP_QUEUE_SEQ, TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_TIMESTAMP, set_int,
+    set_repair_options, set_repair_window,
+};
+use crate::flows::sockets;
+
+const QUEUE_RECEIVE: i32 = 1;
+const QUEUE_SEND: i32 = 2;
+
+/// Makes the socket. `about_to_live` is called before the client can meet it: whatever keeps the client's packets away from the stack
+/// must give way there.
+pub fn revive(
+    first: &First,
+    clock: u32,
+    about_to_live: impl FnOnce() -> io::Result<()>,
+) -> io::Result<OwnedFd> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(first.vip), kind, Some(Protocol::TCP))?;
+    if first.vip.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    let set = |option, value| set_int(&socket, libc::IPPROTO_TCP, option, value);
+    // In repair mode an address can be bound that others listen on, and connecting sends nothing.
+    set(TCP_REPAIR, 1)?;
+    socket.bind(&first.vip.into())?;
+    set(TCP_REPAIR_QUEUE, QUEUE_SEND)?;
+    set(TCP_QUEUE_SEQ, first.embryo.ack as i32)?;
+    set(TCP_REPAIR_QUEUE, QUEUE_RECEIVE)?;
+    set(TCP_QUEUE_SEQ, first.embryo.seq as i32)?;
+    socket.connect(&first.client.into())?;
+
+    let has = |option: u8| first.embryo.agreed & option != 0;
+    let mut agreed = vec![Agreed::MaxSegment(first.embryo.segment)];
+    if has(AGREED_SCALING) {
+        agreed.push(Agreed::WindowScale { peer: first.embryo.scale, ours: OUR_SCALE });
+    }
+    if has(AGREED_SACK) {
+        agreed.push(Agreed::Sack);
+    }
+    if has(AGREED_TIMESTAMPS) {
+        agreed.push(Agreed::Timestamps);
+    }
+    set_repair_options(&socket, &agreed)?;
+    if has(AGREED_TIMESTAMPS) {
+        // The lowest bit would say that the clock ticks in µs.
+        set(TCP_TIMESTAMP, (clock & !1) as i32)?;
+    }
+    let (seq, window) = (first.embryo.seq, first.window_bytes());
+    set_repair_window(&socket, RepairWindow::new(seq, window, u32::from(super::FIRST_WINDOW)))?;
+    // Into the receive queue, which was chosen above.
+    let sent = socket.send(&first.payload)?;
+    if sent != first.payload.len() {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
+    about_to_live()?;
+    let socket: OwnedFd = socket.into();
+    // The probe that is sent now acknowledges what the client has sent.
+    sockets::begin_to_live(&socket)?;
+    socket2::SockRef::from(&socket.as_fd()).set_tcp_nodelay(true)?;
+    Ok(socket)
+}

@@ -1,0 +1,97 @@
+//! The tables of delayed binding, and the ring by which the kernel programs tell of first packets.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Mutex;
+
+use aya::Ebpf;
+use aya::maps::{HashMap, Map, MapData, RingBuf};
+use router_common::abi::binding::{
+    ARRIVAL_BYTES, Arrival, BindingSettings, BoundEndpoint, BoundListener, Embryo, Stash,
+};
+use router_common::abi::key::{FlowKey, words_of};
+
+use super::by_family::ByFamily;
+use super::maps::{mapped, of, take};
+use super::{KernelError, lock, map_error};
+use crate::flows::mapped::Mapped;
+
+/// What the daemon shares with the program of delayed binding.
+pub struct BindingMaps {
+    pub settings: Mapped<BindingSettings>,
+    pub stashes: Mapped<Stash>,
+    listeners: Mutex<HashMap<MapData, BoundEndpoint, BoundListener>>,
+    embryos: ByFamily<Embryo>,
+    arrivals: Mutex<RingBuf<MapData>>,
+}
+
+impl std::fmt::Debug for BindingMaps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BindingMaps").finish_non_exhaustive()
+    }
+}
+
+impl BindingMaps {
+    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, KernelError> {
+        let arrivals = match take(ebpf, "ARRIVALS")? {
+            map @ Map::RingBuf(_) => RingBuf::try_from(map).map_err(map_error)?,
+            _ => unreachable!("it is one"),
+        };
+        let listeners = HashMap::try_from(take(ebpf, "BOUND_LISTENERS")?).map_err(map_error)?;
+        Ok(Self {
+            settings: mapped(of(ebpf, "BINDING_SETTINGS"))?,
+            stashes: mapped(of(ebpf, "STASHES"))?,
+            listeners: Mutex::new(listeners),
+            embryos: ByFamily::take(ebpf, ["EMBRYOS", "EMBRYOS6"])?,
+            arrivals: Mutex::new(arrivals),
+        })
+    }
+
+    /// The program answers clients of this VIP from now on.
+    pub fn listen(&self, vip: SocketAddr, listener: BoundListener) -> Result<(), String> {
+        lock(&self.listeners).insert(endpoint(vip), listener, 0).map_err(|error| map_error(error).to_string())
+    }
+
+    /// It does not any more. Fine if it did not.
+    pub fn ignore(&self, vip: SocketAddr) {
+        let _ = lock(&self.listeners).remove(&endpoint(vip));
+    }
+
+    /// The program answers nobody.
+    pub fn ignore_all(&self) {
+        let mut listeners = lock(&self.listeners);
+        let all: Vec<_> = listeners.keys().flatten().collect();
+        for endpoint in all {
+            let _ = listeners.remove(&endpoint);
+        }
+    }
+
+    /// Replaces what is known of a client without a flow.
+    pub fn note(&self, client: FlowKey, embryo: Embryo) -> Result<(), String> {
+        self.embryos.insert(client, embryo, 0).map_err(|error| map_error(error).to_string())
+    }
+
+    /// The oldest thing that the programs have told and nobody has read.
+    pub fn next(&self) -> Option<Arrival> {
+        let mut arrivals = lock(&self.arrivals);
+        let item = arrivals.next()?;
+        let bytes: &[u8; size_of::<Arrival>()] = (*item).try_into().ok()?;
+        // SAFETY: an arrival is made of integers only, without padding, and the bytes are as many.
+        let mut arrival: Arrival = unsafe { std::mem::transmute_copy(bytes) };
+        arrival.length = arrival.length.min(ARRIVAL_BYTES as u32);
+        Some(arrival)
+    }
+
+    /// Readable when there is something to read.
+    pub fn readiness(&self) -> io::Result<OwnedFd> {
+        let arrivals = lock(&self.arrivals);
+        let fd: RawFd = arrivals.as_raw_fd();
+        // SAFETY: the ring owns the descriptor and outlives this borrow of it.
+        unsafe { BorrowedFd::borrow_raw(fd) }.as_fd().try_clone_to_owned()
+    }
+}
+
+fn endpoint(vip: SocketAddr) -> BoundEndpoint {
+    BoundEndpoint { address: words_of(vip.ip()), port: vip.port().to_be(), is_ipv6: vip.is_ipv6().into() }
+}
