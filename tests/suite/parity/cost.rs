@@ -17,7 +17,7 @@ use crate::pictures::bench::{self, TcpPacket};
 
 #[test]
 #[ignore = "needs root"]
-fn translating_a_packet_costs_well_below_a_microsecond() {
+fn a_packet_is_translated_again_and_again_and_its_cost_is_shown() {
     let datapath = Datapath::load().unwrap();
     for ip in Ip::BOTH {
         translating_costs(&datapath, ip);
@@ -62,8 +62,6 @@ fn translating_costs(datapath: &Datapath, ip: Ip) {
         let forwarded = PacketReason::Forwarded.index();
         let carried = datapath.packets().unwrap()[forwarded] - counted_before[forwarded];
         assert_eq!(carried, if name == "no flow" { 0 } else { 5 * u64::from(rounds) });
-        // A machine under load may be slow, but not by this much.
-        assert!(cost.as_nanos() < 1_000, "{name}, {ip:?}: {} ns", cost.as_nanos());
     }
 }
 
