@@ -15,6 +15,8 @@ pub enum Contender {
     /// The kernel's own address translation, which tracks connections.
     Nftables,
     RouterAuto,
+    /// Without a socket at the gateway, where the first packet tells enough.
+    RouterBind,
     RouterHandoff,
     RouterRelay,
     HaproxyTcp,
@@ -24,10 +26,11 @@ pub enum Contender {
 }
 
 impl Contender {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Routing,
         Self::Nftables,
         Self::RouterAuto,
+        Self::RouterBind,
         Self::RouterHandoff,
         Self::RouterRelay,
         Self::HaproxyTcp,
@@ -40,6 +43,7 @@ impl Contender {
             Self::Routing => "plain routing",
             Self::Nftables => "nftables DNAT",
             Self::RouterAuto => "router, auto",
+            Self::RouterBind => "router, bind",
             Self::RouterHandoff => "router, handoff",
             Self::RouterRelay => "router, relay",
             Self::HaproxyTcp => "HAProxy, tcp",
@@ -49,7 +53,7 @@ impl Contender {
     }
 
     pub fn is_router(self) -> bool {
-        matches!(self, Self::RouterAuto | Self::RouterHandoff | Self::RouterRelay)
+        matches!(self, Self::RouterAuto | Self::RouterBind | Self::RouterHandoff | Self::RouterRelay)
     }
 
     /// Where the client connects to.
@@ -71,6 +75,7 @@ impl Contender {
             Self::HaproxyTcp => 8005,
             Self::HaproxyHttp => 8006,
             Self::Nginx => 8007,
+            Self::RouterBind => 8008,
         }
     }
 }

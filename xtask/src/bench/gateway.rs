@@ -95,11 +95,9 @@ impl<'a> Gateway<'a> {
     pub fn processes(&self, contender: Contender) -> Vec<u32> {
         match contender {
             Contender::Routing | Contender::Nftables => Vec::new(),
-            Contender::RouterAuto | Contender::RouterHandoff | Contender::RouterRelay => {
-                self.daemon.iter().map(Daemon::pid).collect()
-            }
+            router if router.is_router() => self.daemon.iter().map(Daemon::pid).collect(),
             Contender::HaproxyTcp | Contender::HaproxyHttp => vec![self.haproxy.id()],
-            Contender::Nginx => with_children(self.nginx.id()),
+            _ => with_children(self.nginx.id()),
         }
     }
 
@@ -112,7 +110,7 @@ impl<'a> Gateway<'a> {
         };
         Ok(Counts {
             requests: count("requests")?,
-            handed_off: count("handed_off")?,
+            handed_off: count("handed_off")? + count("bound")?,
             relayed: serde_json::from_value(status["relayed"].clone())
                 .context("routerctl status has no reasons for relaying")?,
             flows: status["datapath"]["flows"].as_u64().unwrap_or(0),
@@ -165,6 +163,7 @@ impl<'a> Gateway<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub requests: u64,
+    /// Bound ones included: the packet path carries them.
     pub handed_off: u64,
     /// Connections by the reason that they were not handed off.
     pub relayed: BTreeMap<String, u64>,

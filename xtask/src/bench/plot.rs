@@ -73,7 +73,9 @@ fn text(to: &mut String, (x, y): (f64, f64), anchor: &str, weight: &str, content
 fn colour(contender: Contender) -> &'static str {
     match contender {
         Contender::Routing | Contender::Nftables => "#9aa5b1",
-        Contender::RouterAuto | Contender::RouterHandoff | Contender::RouterRelay => "#2f6fb0",
+        Contender::RouterAuto | Contender::RouterBind | Contender::RouterHandoff | Contender::RouterRelay => {
+            "#2f6fb0"
+        }
         Contender::HaproxyTcp | Contender::HaproxyHttp | Contender::Nginx => "#d08a3c",
     }
 }

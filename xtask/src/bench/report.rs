@@ -165,7 +165,7 @@ fn method(course: Course, figures: &[Figure], processors: usize) -> String {
   afterwards. On veth it includes the work of softirqs that a system call sets off, such as the peer's receiving.
   *Machine CPU* is what all processors were busy with: client, gateway and instance.
 - By routerd's own count, of the connections of `router, handoff` {} were handed off in the downloads and {} in
-  connect-request-close; of those of `router, auto` {} and {}.
+  connect-request-close; of those of `router, auto` {} and {}; of those of `router, bind` {} were bound in connect-request-close, and never had a socket.
 
 ## Limits
 
@@ -174,13 +174,14 @@ fn method(course: Course, figures: &[Figure], processors: usize) -> String {
 - Veth has no wire: a gigabyte is passed on by reference, in packets of 64 kB. Throughput is bounded by copying at the
   client (and by storing, with uploads), so plain routing and a handed-off connection come out close to one another.
 - In connect-request-close, plain routing needs one handshake and every proxy two. A relayed connection is accepted, read,
-  connected, written, read, written and closed twice; no proxy with sockets avoids that, but one that keeps a pool of
+  connected, written, read, written and closed twice; no proxy with sockets avoids that (`router, bind` has none), but one that keeps a pool of
   connections to the instance (nginx) saves the second handshake, at the price of sharing connections between clients.
 ",
         share(Contender::RouterHandoff, Workload::Downloads),
         share(Contender::RouterHandoff, Workload::Connections),
         share(Contender::RouterAuto, Workload::Downloads),
         share(Contender::RouterAuto, Workload::Connections),
+        share(Contender::RouterBind, Workload::Connections),
     )
 }
 

@@ -31,6 +31,7 @@ address = "{}"
     );
     for (contender, offload) in [
         (Contender::RouterAuto, "auto"),
+        (Contender::RouterBind, "bind"),
         (Contender::RouterHandoff, "handoff"),
         (Contender::RouterRelay, "relay"),
     ] {

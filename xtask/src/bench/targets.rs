@@ -15,7 +15,7 @@ struct Target {
     other: Contender,
 }
 
-const TARGETS: [Target; 4] = [
+const TARGETS: [Target; 9] = [
     Target {
         workload: Workload::Downloads,
         contender: Contender::RouterHandoff,
@@ -39,6 +39,36 @@ const TARGETS: [Target; 4] = [
         contender: Contender::RouterAuto,
         times: 1.0,
         other: Contender::HaproxyHttp,
+    },
+    Target {
+        workload: Workload::Connections,
+        contender: Contender::RouterBind,
+        times: 0.93,
+        other: Contender::Routing,
+    },
+    Target {
+        workload: Workload::Connections,
+        contender: Contender::RouterBind,
+        times: 1.0,
+        other: Contender::Nftables,
+    },
+    Target {
+        workload: Workload::Connections,
+        contender: Contender::RouterBind,
+        times: 1.1,
+        other: Contender::Nginx,
+    },
+    Target {
+        workload: Workload::Connections,
+        contender: Contender::RouterBind,
+        times: 1.5,
+        other: Contender::HaproxyHttp,
+    },
+    Target {
+        workload: Workload::KeepAlive,
+        contender: Contender::RouterBind,
+        times: 0.95,
+        other: Contender::Routing,
     },
 ];
 
