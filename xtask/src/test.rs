@@ -16,8 +16,8 @@ enum Outcome {
     Skipped(&'static str),
 }
 
-/// A part that takes longer than this hangs. Building everything for the first time is part of the first.
-const PART_LIMIT: Duration = Duration::from_secs(25 * 60);
+/// A part that takes longer than this hangs: the longest, the stories, takes less than half of it on an idle machine. (Each story has a bound of its own.)
+const PART_LIMIT: Duration = Duration::from_secs(60 * 60);
 
 const STORIES: &str = "tests that need root: the stories in the lab, and the kernel's side";
 const VERIFIER: &str = "the verifier's cost of the kernel programs";
