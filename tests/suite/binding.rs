@@ -201,7 +201,8 @@ fn an_instance_that_refuses_is_replaced_and_the_client_does_not_notice(family: F
 }
 
 fn a_request_whose_daemon_was_killed_is_answered_by_the_next_one_or_told(family: Family) {
-    let mut scene = Scene::binding(family, 1, "");
+    // The daemon must not give the instance up before it dies itself.
+    let mut scene = Scene::binding(family, 1, "connect_timeout = \"20s\"\n");
     warm_up(&scene);
     let asking = scene.url(Entry::Bind, "/patient");
     // Nothing reaches the instance: its connection is not bound while the daemon dies.
