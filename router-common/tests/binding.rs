@@ -5,13 +5,13 @@ use std::collections::HashMap;
 
 use router_common::abi::binding::{
     AGREED_SACK, AGREED_SCALING, AGREED_TIMESTAMPS, BindingSettings, BoundEndpoint, BoundListener,
-    EMBRYO_DONE, EMBRYO_OPEN, EMBRYO_TAKEN, Embryo, STASH_BYTES, Stash,
+    EMBRYO_DONE, EMBRYO_OPEN, EMBRYO_TAKEN, Embryo, Stash,
 };
 use router_common::abi::flow::{FLAG_BINDING, FLAG_LIVE, Flow, Translation};
 use router_common::abi::key::{FlowKey, FlowKeyV4, FlowRef, Side, words_of};
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason::*;
-use router_common::abi::shared::{Shared32, Shared64};
+use router_common::abi::shared::Shared32;
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::binding::own::{Content, Own};
 use router_common::path::binding::ports::Bindings;
@@ -72,7 +72,7 @@ impl World {
             settings,
             listener: Some(BoundListener { max_segment: 1460, window: 1460 }),
             embryos: RefCell::default(),
-            stashes: vec![stash()],
+            stashes: vec![Stash::default()],
             told: RefCell::default(),
             ring_is_full: Cell::new(false),
         }
@@ -339,25 +339,6 @@ fn direct(translation: &Translation, old: ([u8; 4], [u8; 4]), new: ([u8; 4], [u8
     }
     translation.address_diff.set(diff.fold());
     translation.ports.set(ports(between.0, between.1));
-}
-
-fn stash() -> Stash {
-    let zero = Shared32::default;
-    Stash {
-        length: zero(),
-        sum: zero(),
-        seq: zero(),
-        timestamp: zero(),
-        client_ack: zero(),
-        client_echo: zero(),
-        window: zero(),
-        agreed: zero(),
-        instance_seq: zero(),
-        instance_timestamp: zero(),
-        segment: zero(),
-        reserved: Default::default(),
-        bytes: std::array::from_fn::<_, { STASH_BYTES / 8 }, _>(|_| Shared64::default()),
-    }
 }
 
 /// A SYN-ACK of an instance that agrees to everything.
@@ -653,6 +634,8 @@ impl Bindings<Ipv4, Frame> for World {
         if self.ring_is_full.get() {
             return false;
         }
+        let noted = self.embryos.borrow().get(&FlowKey::V4(client_key())).copied();
+        assert_eq!(noted.map(|embryo| embryo.state), Some(EMBRYO_TAKEN), "the daemon may note what follows");
         let bytes = packet.0[offset..offset + length].to_vec();
         self.told.borrow_mut().push(Told::Arrived { bytes, embryo: *embryo });
         true

@@ -85,7 +85,7 @@ pub const ARRIVAL_BYTES: usize = 1976;
 
 /// [`Arrival::event`]: a client's first packet.
 pub const ARRIVAL_FIRST: u32 = 0;
-/// The instance has refused the connection: only `slot` and `flow_born` count.
+/// The instance has refused the connection: only `slot` counts.
 pub const ARRIVAL_REFUSED: u32 = 1;
 
 /// What the programs tell the daemon.
@@ -144,6 +144,27 @@ pub struct Stash {
 }
 
 const _: () = assert!(size_of::<Stash>() == 64 + STASH_BYTES);
+
+impl Default for Stash {
+    fn default() -> Self {
+        let zero = Shared32::default;
+        Self {
+            length: zero(),
+            sum: zero(),
+            seq: zero(),
+            timestamp: zero(),
+            client_ack: zero(),
+            client_echo: zero(),
+            window: zero(),
+            agreed: zero(),
+            instance_seq: zero(),
+            instance_timestamp: zero(),
+            segment: zero(),
+            reserved: Default::default(),
+            bytes: core::array::from_fn::<_, { STASH_BYTES / 8 }, _>(|_| Shared64::default()),
+        }
+    }
+}
 
 #[cfg(feature = "user")]
 mod user {

@@ -306,8 +306,11 @@ impl KernelFlowTable {
     /// Stashes of flows that an earlier daemon has bound, and whose instances may not have acknowledged them.
     pub(super) fn stashes_in_use(&self) -> HashSet<u32> {
         let slots = self.lock();
-        let stash =
-            |(slot, _): (u32, &Holding)| self.flow(slot).progress(Side::Client).stash.get().checked_sub(1);
+        let stash = |(slot, _): (u32, &Holding)| {
+            let flow = self.flow(slot);
+            let waits = flow.translation(Side::Client).traits.get() & FLAG_DIRECT == 0;
+            flow.progress(Side::Client).stash.get().checked_sub(1).filter(|_| waits)
+        };
         slots.held().filter_map(stash).collect()
     }
 

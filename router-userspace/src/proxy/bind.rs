@@ -177,9 +177,14 @@ impl Desk {
 
     /// Binds a connection, or makes a socket for it.
     fn first(&mut self, listener: Arc<Listener>, first: First) -> Option<Revived> {
-        let _open = listener.context.counters.accept();
         let record = Record::begin(first.client);
-        self.try_bind(listener, first, Vec::new(), record)
+        let counters = Arc::clone(&listener.context.counters);
+        let revived = self.try_bind(listener, first, Vec::new(), record);
+        if revived.is_none() {
+            // Accepted, and not held by the daemon. Sockets are counted where they are served.
+            drop(counters.accept());
+        }
+        revived
     }
 
     fn try_bind(

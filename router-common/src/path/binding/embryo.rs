@@ -64,12 +64,15 @@ pub fn carry<I: Sending, P: Packet, B: Bindings<I, P>>(
     if length > ARRIVAL_BYTES {
         return Some(Verdict::Drop(PacketReason::BindingTooLong));
     }
+    let before = embryo;
     embryo.state = EMBRYO_TAKEN;
     embryo.generation = generation;
+    // First: once the daemon has the packet, it may note what becomes of this client, which must not be overwritten.
+    bindings.remember_embryo(key, &embryo);
     if !bindings.arrived(packet, offset, length, &embryo) {
+        bindings.remember_embryo(key, &before);
         return Some(Verdict::Drop(PacketReason::BindingRingFull));
     }
-    bindings.remember_embryo(key, &embryo);
     Some(Verdict::Take(PacketReason::BindingTaken))
 }
 

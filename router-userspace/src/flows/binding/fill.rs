@@ -96,29 +96,9 @@ fn begin(progress: &Progress, now: u64) {
 
 #[cfg(test)]
 mod tests {
-    use router_common::abi::binding::{AGREED_SACK, AGREED_SCALING, AGREED_TIMESTAMPS, Embryo, STASH_BYTES};
-    use router_common::abi::shared::{Shared32, Shared64};
+    use router_common::abi::binding::{AGREED_SACK, AGREED_SCALING, AGREED_TIMESTAMPS, Embryo};
 
     use super::*;
-
-    fn empty() -> Stash {
-        let zero = Shared32::default;
-        Stash {
-            length: zero(),
-            sum: zero(),
-            seq: zero(),
-            timestamp: zero(),
-            client_ack: zero(),
-            client_echo: zero(),
-            window: zero(),
-            agreed: zero(),
-            instance_seq: zero(),
-            instance_timestamp: zero(),
-            segment: zero(),
-            reserved: Default::default(),
-            bytes: std::array::from_fn::<_, { STASH_BYTES / 8 }, _>(|_| Shared64::default()),
-        }
-    }
 
     #[test]
     fn the_byte_behind_the_clients_first_packet_follows_what_the_instance_got() {
@@ -144,7 +124,7 @@ mod tests {
             finished: false,
             payload: vec![b'x'; 100],
         };
-        let (kept, slot) = (empty(), Flow::default());
+        let (kept, slot) = (Stash::default(), Flow::default());
         let head = vec![b'y'; 141];
         stash(&kept, &first, &head, u32::MAX, 6_000);
         flow(&slot, &ends, &first, &kept, 3, NextHops { to_client: 1, to_instance: 2 }, 7);
