@@ -23,38 +23,10 @@ support::over_both_families! {
     thousands_of_short_connections_leave_nothing
 }
 
-/// Connections that were bound, and those that were given a socket for this reason.
-fn bound(scene: &Scene) -> u64 {
-    scene.metric("router_bound_total")
-}
-
-/// The daemon counts a connection when it looks after it next, which may be after the client has its answer.
-fn become_bound(scene: &Scene, before: u64, count: u64) {
-    let all = format!("{count} connections are counted as bound");
-    scene.router.eventually(Duration::from_secs(10), &all, |_| bound(scene) - before >= count);
-    assert_eq!(bound(scene) - before, count);
-}
-
-fn unbound(scene: &Scene, reason: &str) -> u64 {
-    scene.metric(&format!("router_unbound_total{{reason=\"{reason}\"}}"))
-}
-
-/// Asks once, so that the way to the instance is known: until then connections are given sockets.
-fn warm_up(scene: &Scene) {
-    let mut number = 0;
-    scene.router.eventually(Duration::from_secs(10), "a connection is bound", |_| {
-        number += 1;
-        let reply = Curl::new(&scene.lab).get(scene.url(Entry::Bind, &format!("/warm-up/{number}")));
-        assert_ne!(reply.status, 0, "{reply:?}");
-        bound(scene) > 0
-    });
-    scene.comes_to_rest();
-}
-
 fn a_connection_is_bound_and_nothing_is_left_of_it(family: Family) {
     let scene = Scene::binding(family, 1, "");
-    warm_up(&scene);
-    let before = bound(&scene);
+    scene.warm_up();
+    let before = scene.bound();
     let mut connection = scene.connect(Entry::Bind);
     for number in 1..=3 {
         let reply = connection.get("/again").unwrap().text();
@@ -65,7 +37,7 @@ fn a_connection_is_bound_and_nothing_is_left_of_it(family: Family) {
     }
     let flow = scene.flow_of(&connection);
     assert_eq!(flow["vip"].as_str().unwrap(), scene.address(Entry::Bind).to_string());
-    become_bound(&scene, before, 1);
+    scene.become_bound(before, 1);
     assert_eq!(scene.sessions(), 1);
     drop(connection);
     scene.comes_to_rest();
@@ -93,17 +65,17 @@ fn transfers(scene: &Scene, megabytes: u64) {
 
 fn large_files_arrive_whole_in_both_directions(family: Family) {
     let scene = Scene::binding(family, 1, "");
-    warm_up(&scene);
-    let before = bound(&scene);
+    scene.warm_up();
+    let before = scene.bound();
     transfers(&scene, 200);
-    become_bound(&scene, before, 2);
+    scene.become_bound(before, 2);
     scene.comes_to_rest();
     scene.assert_no_segment_was_spoiled();
 }
 
 fn large_files_arrive_whole_though_one_packet_in_fifty_is_lost_at_both_ends(family: Family) {
     let scene = Scene::binding(family, 1, "");
-    warm_up(&scene);
+    scene.warm_up();
     scene.lose(20);
     for _ in 0..4 {
         transfers(&scene, 10);
@@ -117,14 +89,14 @@ fn large_files_arrive_whole_though_one_packet_in_fifty_is_lost_at_both_ends(fami
 
 fn what_cannot_be_bound_is_served_by_a_socket(family: Family) {
     let scene = Scene::binding(family, 1, "");
-    warm_up(&scene);
-    let before = bound(&scene);
+    scene.warm_up();
+    let before = scene.bound();
 
     // A head in two packets.
     let mut slow = scene.connect(Entry::Bind);
     slow.send("GET /slow HTTP/1.1\r\n").unwrap();
     scene.router.eventually(Duration::from_secs(10), "the first half is with a socket", |_| {
-        unbound(&scene, "head_incomplete") == 1
+        scene.unbound("head_incomplete") == 1
     });
     slow.send("Host: a\r\n\r\n").unwrap();
     assert_eq!(slow.reply().unwrap().status, 200);
@@ -133,7 +105,7 @@ fn what_cannot_be_bound_is_served_by_a_socket(family: Family) {
     let mut long = scene.connect(Entry::Bind);
     long.send(format!("GET /long HTTP/1.1\r\nHost: a\r\nCookie: c={}\r\n\r\n", "x".repeat(6_000))).unwrap();
     assert_eq!(long.reply().unwrap().status, 200);
-    assert_eq!(unbound(&scene, "head_incomplete"), 2);
+    assert_eq!(scene.unbound("head_incomplete"), 2);
 
     // A client that has nothing more to say.
     let mut last = scene.connect(Entry::Bind);
@@ -145,8 +117,8 @@ fn what_cannot_be_bound_is_served_by_a_socket(family: Family) {
     let mut bad = scene.connect(Entry::Bind);
     bad.send("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n").unwrap();
     assert_eq!(bad.reply().unwrap().status, 400);
-    assert_eq!(unbound(&scene, "bad_head"), 1);
-    assert!(bound(&scene) - before <= 1, "the one that closed may have been bound before its end came");
+    assert_eq!(scene.unbound("bad_head"), 1);
+    assert!(scene.bound() - before <= 1, "the one that closed may have been bound before its end came");
     drop((slow, long, last, bad));
     scene.comes_to_rest();
 }
@@ -194,13 +166,13 @@ fn an_instance_that_refuses_is_replaced_and_the_client_does_not_notice(family: F
         peer::read_head(&mut stream)?;
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
     });
-    warm_up(&scene);
-    let before = bound(&scene);
+    scene.warm_up();
+    let before = scene.bound();
     for number in 0..6 {
         let reply = Curl::new(&scene.lab).get(scene.url(Entry::Bind, &format!("/half/{number}")));
         assert_eq!(reply.status, 200, "{reply:?}");
     }
-    become_bound(&scene, before, 6);
+    scene.become_bound(before, 6);
     assert!(scene.packets("binding_refused") > 0, "one of two instances refuses");
     // Where nobody serves, the client is told.
     let reply = Curl::new(&scene.lab).get(scene.url(Entry::Bind, "/dead"));
@@ -211,7 +183,7 @@ fn an_instance_that_refuses_is_replaced_and_the_client_does_not_notice(family: F
 fn a_request_whose_daemon_was_killed_is_answered_by_the_next_one_or_told(family: Family) {
     // The daemon must not give the instance up before it dies itself.
     let mut scene = Scene::binding(family, 1, "connect_timeout = \"20s\"\n");
-    warm_up(&scene);
+    scene.warm_up();
     let asking = scene.url(Entry::Bind, "/patient");
     // Nothing reaches the instance: its connection is not bound while the daemon dies.
     scene.lab.lose(Host::Backend(1), 1_000).unwrap();
@@ -237,8 +209,8 @@ fn thousands_of_short_connections_leave_nothing(family: Family) {
     const CLIENTS: usize = 8;
 
     let scene = Scene::binding(family, 1, "");
-    warm_up(&scene);
-    let before = bound(&scene);
+    scene.warm_up();
+    let before = scene.bound();
     let (address, lab) = (scene.address(Entry::Bind).to_string(), &scene.lab);
     thread::scope(|scope| {
         for _ in 0..CLIENTS {
@@ -253,7 +225,7 @@ fn thousands_of_short_connections_leave_nothing(family: Family) {
         }
     });
     scene.comes_to_rest();
-    let bound = bound(&scene) - before;
+    let bound = scene.bound() - before;
     assert!(bound > CONNECTIONS as u64 * 9 / 10, "{bound} of {CONNECTIONS} were bound");
     scene.assert_no_segment_was_spoiled();
 }

@@ -5,6 +5,7 @@
 
 pub mod balanced;
 pub mod behind;
+mod bound;
 mod connection;
 pub mod counters;
 mod curl;
