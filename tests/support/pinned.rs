@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
+use router_common::abi::binding::{EMBRYO_OPEN, EMBRYO_TAKEN};
 use router_common::abi::reason::PacketReason;
 
 /// Entries by map and by key or index.
@@ -27,8 +28,7 @@ pub fn contents(pins: &Path) -> Result<Contents> {
     array::<1024>(pins, "L4_FLOWS", &mut contents)?;
     array::<64>(pins, "REPLIES", &mut contents)?;
     array::<16>(pins, "LINKS", &mut contents)?;
-    hash::<[u8; 16], [u8; 4]>(Map::HashMap(open(pins, "KEYS")?), "KEYS", &mut contents)?;
-    hash::<[u8; 40], [u8; 4]>(Map::HashMap(open(pins, "KEYS6")?), "KEYS6", &mut contents)?;
+    flow_keys(pins, &mut contents)?;
     hash::<[u8; 20], [u8; 8]>(Map::LruHashMap(open(pins, "AFFINITY")?), "AFFINITY", &mut contents)?;
     let new_flows: PerCpuArray<_, [u8; 16]> = Map::PerCpuArray(open(pins, "NEW_FLOWS")?).try_into()?;
     contents.insert("NEW_FLOWS".to_owned(), new_flows.get(&0, 0)?.concat());
@@ -39,6 +39,29 @@ pub fn contents(pins: &Path) -> Result<Contents> {
         contents.insert(format!("PACKETS {}", reason.name()), bytes);
     }
     Ok(contents)
+}
+
+/// # Panics
+/// If a key leads to a flow that the daemon has made, or a client without a socket waits for the daemon.
+pub fn assert_no_connection_is_left(pins: &Path) {
+    let mut keys = Contents::new();
+    flow_keys(pins, &mut keys).expect("the maps are pinned");
+    assert!(keys.is_empty(), "keys of flows are left: {keys:?}");
+    let mut embryos = Contents::new();
+    let open = |name| Map::LruHashMap(open(pins, name).expect("the map is pinned"));
+    hash::<[u8; 16], [u8; 24]>(open("EMBRYOS"), "EMBRYOS", &mut embryos).expect("the map can be read");
+    hash::<[u8; 40], [u8; 24]>(open("EMBRYOS6"), "EMBRYOS6", &mut embryos).expect("the map can be read");
+    let waits = |embryo: &Vec<u8>| {
+        let (state, _) = embryo.split_first_chunk().expect("an embryo begins with its state");
+        matches!(u32::from_ne_bytes(*state), EMBRYO_OPEN | EMBRYO_TAKEN)
+    };
+    embryos.retain(|_, embryo| waits(embryo));
+    assert!(embryos.is_empty(), "clients wait: {embryos:?}");
+}
+
+fn flow_keys(pins: &Path, contents: &mut Contents) -> Result<()> {
+    hash::<[u8; 16], [u8; 4]>(Map::HashMap(open(pins, "KEYS")?), "KEYS", contents)?;
+    hash::<[u8; 40], [u8; 4]>(Map::HashMap(open(pins, "KEYS6")?), "KEYS6", contents)
 }
 
 /// What has changed: each entry's bytes before and after.

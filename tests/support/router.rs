@@ -15,6 +15,9 @@ use serde_json::Value;
 use crate::lab::{Family, Host, Lab};
 use crate::unix;
 
+/// In a router's directory: names the step at which it is to stop.
+const STOP_BEFORE: &str = "stop-before";
+
 /// A running daemon; stopped when dropped. Its log is shown when the story fails.
 #[derive(Debug)]
 pub struct Router {
@@ -169,6 +172,24 @@ impl Router {
         send(&self.child, signal);
     }
 
+    /// Stops it (SIGSTOP) as soon as it comes to this step, by the name that `flows::steps` has for it; also the daemon of a restart.
+    pub fn stop_before(&self, step: &str) {
+        fs::write(self.directory.join(STOP_BEFORE), step).expect("the file can be written");
+    }
+
+    /// Lets it, and the next one, come to an end.
+    pub fn stop_nowhere(&self) {
+        fs::remove_file(self.directory.join(STOP_BEFORE)).expect("it was to stop somewhere");
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        let path = format!("/proc/{}/stat", self.pid());
+        let stat = fs::read_to_string(path).expect("the daemon is not reaped");
+        // The state follows the name, which is in parentheses (proc_pid_stat(5)).
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
     /// Ends it as `kill -9` does.
     pub fn kill(&mut self) {
         self.child.kill().expect("routerd can be killed");
@@ -297,6 +318,7 @@ fn spawn(lab: &Lab, directory: &Path, wrapper: &[String], arguments: &[String]) 
         .arg("--config")
         .arg(directory.join("router.toml"))
         .args(arguments)
+        .env("ROUTERD_STOP_BEFORE", directory.join(STOP_BEFORE))
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a descriptor is free"))
         .stderr(log)

@@ -26,6 +26,7 @@ use super::raw_reset;
 use super::slots::{Holding, Slots};
 use super::sockets::{self, SocketState, StateError, monotonic_ns};
 use super::splice::{self, Ends, NextHops, Pending};
+use super::steps::{Step, before};
 use super::table::{FlowInfo, FlowState, FlowTable, Handoff, TcpOptions};
 use super::xdp::{Attachment, Wishes};
 use crate::core::session::Session;
@@ -277,11 +278,13 @@ impl KernelFlowTable {
         let slot = self.lock().take(Instant::now()).ok_or(RelayReason::TableFull)?;
         let flow = &self.flows[slot as usize];
         fill(flow, next_hops);
+        before(Step::InsertKeys);
 
         // The instance's key first: its answer must not meet a flow of which only half exists.
         let inserted = self
             .kernel
             .insert(ends.instance_key(), FlowRef::new(slot, Side::Instance))
+            .inspect(|()| before(Step::InsertClientKey))
             .and_then(|()| self.kernel.insert(ends.client_key(), FlowRef::new(slot, Side::Client)));
         inserted.map(|()| slot).map_err(|error| {
             self.remove_keys(slot, ends);
@@ -327,6 +330,7 @@ impl KernelFlowTable {
                 return false;
             }
         }
+        before(Step::RemoveKeys);
         self.remove_keys(slot, &ends);
         clear(flow);
         self.lock().release(slot, Instant::now());

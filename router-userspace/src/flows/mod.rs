@@ -22,6 +22,7 @@ mod slots;
 mod socket_options;
 mod sockets;
 mod splice;
+mod steps;
 pub mod table;
 pub mod trace;
 pub mod tracking;

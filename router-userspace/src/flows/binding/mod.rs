@@ -31,6 +31,7 @@ use super::ports::PortLease;
 use super::slots::Holding;
 use super::sockets::monotonic_ns;
 use super::splice::Ends;
+use super::steps::{Step, before};
 use crate::core::session::Session;
 use frames::FrameSocket;
 
@@ -141,7 +142,10 @@ impl Binder {
             }
             // What is damaged the client sends again.
             match First::read(&arrival) {
-                Some(first) => return Some(Event::First(first)),
+                Some(first) => {
+                    before(Step::Choose);
+                    return Some(Event::First(first));
+                }
                 None => self.give_back(&arrival.embryo, First::key(&arrival)),
             }
         }
@@ -177,6 +181,7 @@ impl Binder {
             }
         };
         self.table.hold(slot, Holding::unbound(session, source_port, rule));
+        before(Step::SendSyn);
         // Where it fails, it is sent again.
         self.send_syn(slot);
         Ok(slot)
@@ -214,6 +219,7 @@ impl Binder {
 
     /// Gives up a flow whose instance has not answered; its session ends and its port is free. False if the instance has answered in this moment.
     pub fn retract(&self, slot: u32) -> bool {
+        before(Step::Retract);
         let stash = self.stash_of(slot);
         if !self.table.retract(slot) {
             return false;
@@ -224,6 +230,7 @@ impl Binder {
 
     /// The instance has all that was stashed for it: from now on the flow is like any other.
     pub fn release(&self, slot: u32) {
+        before(Step::Release);
         let stash = self.stash_of(slot);
         let flow = self.table.flow(slot);
         for translation in &flow.translations {

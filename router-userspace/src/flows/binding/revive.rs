@@ -15,6 +15,7 @@ use crate::flows::socket_options::{
     set_repair_options, set_repair_window,
 };
 use crate::flows::sockets;
+use crate::flows::steps::{Step, before};
 
 const QUEUE_RECEIVE: i32 = 1;
 const QUEUE_SEND: i32 = 2;
@@ -64,7 +65,9 @@ pub fn revive(
     if sent != first.payload.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }
+    before(Step::NoteSocket);
     about_to_live()?;
+    before(Step::LetSocketLive);
     let socket: OwnedFd = socket.into();
     // The probe that is sent now acknowledges what the client has sent.
     sockets::begin_to_live(&socket)?;
