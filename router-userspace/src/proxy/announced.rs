@@ -3,11 +3,9 @@
 //! Exactly the header is taken from the socket, and everything behind it stays there, so what follows begins as it does on any connection.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
 
 use ipnet::IpNet;
 use router_common::abi::reason::RefuseReason;
-use socket2::SockRef;
 use tokio::time::{Instant, timeout_at};
 
 use super::budget::HeadBudget;
@@ -34,12 +32,15 @@ impl Client {
         self.address.ip()
     }
 
-    /// What an instance of a pool with `protocol` gets before anything else; `socket` is the client's.
-    pub fn announce(&self, protocol: Option<ProxyProtocol>, socket: impl AsFd) -> Vec<u8> {
+    /// What an instance of a pool with `protocol` gets before anything else; `reached` is where the client's connection ends.
+    pub fn announce(
+        &self,
+        protocol: Option<ProxyProtocol>,
+        reached: impl FnOnce() -> Option<SocketAddr>,
+    ) -> Vec<u8> {
         let Some(protocol) = protocol else { return Vec::new() };
-        let own = || SockRef::from(&socket).local_addr().ok()?.as_socket();
-        let destination = self.destination.or_else(own);
         // A socket whose address cannot be read is gone, and with it the connection.
+        let destination = self.destination.or_else(reached);
         let destination =
             destination.map_or(self.address, |to| SocketAddr::new(to.ip().to_canonical(), to.port()));
         protocol.header(self.address, destination)

@@ -20,15 +20,12 @@ use super::choice::{Action, Candidate, Choice, Refusal};
 use super::connect::{Connected, ForHandoff, connect};
 use super::cookies;
 use super::endpoint::Endpoint;
+use super::first_request::{FirstRequest, Scanner, message};
 use super::head::{FirstBytes, HeadFailure, read_head};
-use super::http::fields::{Framing, Upgrade};
-use super::http::rewrite::rewrite;
-use super::http::scan::Scanner;
-use super::http::{self, HttpHead};
 use super::offload::{self, Trigger};
 use super::per_request;
 use super::settings::{Listener, Offload};
-use super::tls::{alert, client_hello, records};
+use super::tls::alert;
 use super::{refuse, sockopt};
 use crate::core::pool::InstanceId;
 use crate::core::request::{Protocol, Request};
@@ -57,32 +54,16 @@ pub async fn serve(listener: Arc<Listener>, socket: Socket, peer: SocketAddr) {
         offload::expect_handoff(endpoint.as_fd());
     }
 
-    let (limits, address) = (settings.head, client.ip());
-    let read = match settings.protocol {
-        // Connections below TLS never come to user space.
-        Protocol::Http | Protocol::Tcp | Protocol::Udp => {
-            let mut scanner = Scanner::default();
-            let find_end =
-                |bytes: &[u8]| scanner.scan(bytes, &limits).map_err(|reason| refusal_of(bytes, reason));
-            read_head(endpoint, address, find_end, deadline, &context.heads).await
-        }
-        Protocol::Tls => {
-            let mut scanner = records::Scanner::default();
-            let find_end =
-                |bytes: &[u8]| scanner.scan(bytes, limits.head).map_err(|reason| refusal_of(bytes, reason));
-            read_head(endpoint, address, find_end, deadline, &context.heads).await
-        }
-    };
+    let mut scanner = Scanner::new(settings.protocol);
+    let find_end =
+        |bytes: &[u8]| scanner.scan(bytes, &settings.head).map_err(|reason| refusal_of(bytes, reason));
+    let read = read_head(endpoint, client.ip(), find_end, deadline, &context.heads).await;
     let (endpoint, first) = match read {
         Ok(complete) => complete,
         Err(failure) => return refuse_head(&listener, failure, &record).await,
     };
     context.counters.requests.add(1);
-    let reached = match settings.protocol {
-        Protocol::Tls => reach_by_hello(&listener, &client, &endpoint, first, &mut record).await,
-        _ => reach_by_head(&listener, &client, &endpoint, first, &mut record).await,
-    };
-    match reached {
+    match reach(&listener, &client, &endpoint, first, &mut record).await {
         Ok(reached) => carry(&listener, endpoint, reached, &record).await,
         Err(refusal) => refuse_request(&listener, endpoint, refusal, &record).await,
     }
@@ -113,58 +94,34 @@ pub(super) struct Reached {
     pub(super) id: InstanceId,
 }
 
-/// Parses a request's head, decides and connects.
-async fn reach_by_head(
+/// Parses what came first, decides and connects.
+async fn reach(
     listener: &Listener,
     client: &Client,
     endpoint: &Endpoint,
     first: FirstBytes,
     record: &mut Record,
 ) -> Result<Reached, Refusal> {
-    let Listener { context, settings } = listener;
-    let head = http::parse(first.head()).map_err(Refusal::bad)?;
-    record.request(&head);
-    let path = head.path().map_err(Refusal::bad)?;
-    check_pipelining(listener, &head, first.surplus()).map_err(Refusal::bad)?;
-    let request =
-        Request { listener: &settings.name, client: client.ip(), tls: None, http: Some(head.request(&path)) };
-    let placed = place(listener, endpoint, &request, record).await?;
+    let context = &listener.context;
+    let message = message(listener.settings.protocol, first.head());
+    let whole = (first.head(), first.surplus());
+    let parsed = FirstRequest::parse(listener, &message, whole, record).map_err(Refusal::bad)?;
+    let placed = place(listener, endpoint, &parsed.request(client), record).await?;
 
     let Candidate { table, rule, id, cookie, .. } = &placed.candidate;
-    let set_cookie = cookies::answer(context, table, (*rule, *cookie), *id);
+    let set_cookie = match parsed.is_http() {
+        true => cookies::answer(context, table, (*rule, *cookie), *id),
+        false => None,
+    };
     let mut outgoing = Buffer::take();
-    outgoing.append(&placed.announcement(client, endpoint));
-    rewrite(first.head(), &head, settings.forwarded_for.then_some(client.ip()), outgoing.as_vec());
-    outgoing.append(first.surplus());
+    let announced_by = table.pool(id.pool).proxy_protocol;
+    parsed.write(client, announced_by, || endpoint.local_address(), outgoing.as_vec());
     Ok(Reached {
         set_cookie,
-        at_once: offload::at_once(settings, &head),
-        request_complete: is_complete(&head, first.surplus()),
+        at_once: parsed.calls_for_handoff(),
+        request_complete: parsed.is_last(),
         ..placed.reached(&first, outgoing)
     })
-}
-
-/// Parses a ClientHello, decides and connects. The instance gets the ClientHello as it came.
-async fn reach_by_hello(
-    listener: &Listener,
-    client: &Client,
-    endpoint: &Endpoint,
-    first: FirstBytes,
-    record: &mut Record,
-) -> Result<Reached, Refusal> {
-    let settings = &listener.settings;
-    let message = records::message(first.head());
-    let hello = client_hello::parse(&message).map_err(Refusal::bad)?;
-    record.hello(&hello);
-    let request =
-        Request { listener: &settings.name, client: client.ip(), tls: Some(hello.seen()), http: None };
-    let placed = place(listener, endpoint, &request, record).await?;
-
-    let mut outgoing = Buffer::take();
-    outgoing.append(&placed.announcement(client, endpoint));
-    outgoing.append(first.bytes.pending());
-    let at_once = (settings.offload == Offload::Handoff).then_some(Trigger::Configured);
-    Ok(Reached { at_once, ..placed.reached(&first, outgoing) })
 }
 
 /// A connection to the instance that was chosen.
@@ -175,12 +132,6 @@ struct Placed {
 }
 
 impl Placed {
-    /// What the instance gets before the client's first bytes.
-    fn announcement(&self, client: &Client, endpoint: &Endpoint) -> Vec<u8> {
-        let Candidate { table, id, .. } = &self.candidate;
-        client.announce(table.pool(id.pool).proxy_protocol, endpoint)
-    }
-
     /// What there is to carry on; `first` is what the client sent, `outgoing` what the instance is to get.
     fn reached(self, first: &FirstBytes, outgoing: Buffer) -> Reached {
         let Candidate { table, rule, id, session, .. } = self.candidate;
@@ -227,35 +178,6 @@ async fn place(
             Err(error) => choice.failed(&candidate, &error)?,
         }
     }
-}
-
-/// Whether the request is here to its end, and the client will send no other (`Connection: close`, RFC 9112 §9.6).
-fn is_complete(head: &HttpHead<'_>, surplus: &[u8]) -> bool {
-    let body = match head.fields.framing {
-        Framing::NoBody => 0,
-        Framing::Length(length) => length,
-        Framing::Chunked => return false,
-    };
-    !head.fields.keep_alive && head.fields.upgrade == Upgrade::None && surplus.len() as u64 == body
-}
-
-/// Counts further requests that are here already, and refuses them if the listener says so.
-pub(super) fn check_pipelining(
-    listener: &Listener,
-    head: &HttpHead<'_>,
-    surplus: &[u8],
-) -> Result<(), RefuseReason> {
-    let body = match head.fields.framing {
-        Framing::NoBody => 0,
-        Framing::Length(length) => length,
-        // Only the instance looks into chunks.
-        Framing::Chunked => return Ok(()),
-    };
-    if surplus.len() as u64 <= body {
-        return Ok(());
-    }
-    listener.context.counters.pipelined.add(1);
-    if listener.settings.pipelining { Ok(()) } else { Err(RefuseReason::Pipelined) }
 }
 
 /// What a connection to an instance needs so that it may be handed off; `None` if this listener's are not, or if the client and the instance are

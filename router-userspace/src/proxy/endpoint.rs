@@ -5,6 +5,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -31,6 +32,11 @@ impl Endpoint {
             Self::Detached(socket) => SockRef::from(socket),
             Self::Registered(stream) => SockRef::from(stream),
         }
+    }
+
+    /// Its own address; `None` if the socket is gone.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.socket().local_addr().ok()?.as_socket()
     }
 
     /// Receives what is there now. `Ok(0)` is the end of the stream.

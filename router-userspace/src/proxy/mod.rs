@@ -16,6 +16,7 @@ mod cookies;
 pub mod decision_log;
 pub mod direction;
 mod endpoint;
+mod first_request;
 pub mod head;
 pub mod http;
 mod line;

@@ -10,7 +10,7 @@ const EDGES: [(&str, &str); 14] = [
     ("router-common/src/wire", "headers read in place"),
     ("router-common/src/path", "headers read in place, and volatile access that the verifier needs"),
     ("router-userspace/src/flows", "BPF, mapped memory and socket repair"),
-    ("router-userspace/src/proxy/bind.rs", "registering the ring of first packets"),
+    ("router-userspace/src/proxy/bind/mod.rs", "registering the ring of first packets"),
     ("router-userspace/src/proxy/buffer.rs", "reading into spare capacity"),
     ("router-userspace/src/proxy/endpoint.rs", "reading into spare capacity"),
     ("router-userspace/src/proxy/listener.rs", "registering a listening socket"),

@@ -11,6 +11,7 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use router_common::abi::reason::{CookieEvent, RefuseReason};
+use socket2::SockRef;
 use tokio::time::sleep_until;
 
 use super::super::access::Record;
@@ -197,7 +198,8 @@ async fn open(
     upgrade: bool,
 ) -> Result<Upstream, ConnectError> {
     let Candidate { table, id, .. } = candidate;
-    let header = shared.client.announce(table.pool(id.pool).proxy_protocol, client);
+    let reached = || SockRef::from(&client).local_addr().ok()?.as_socket();
+    let header = shared.client.announce(table.pool(id.pool).proxy_protocol, reached);
     let instance = table.instance(*id).address;
     Upstream::open(shared, instance, &header, upgrade.then_some(client)).await
 }
