@@ -7,6 +7,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
 use support::lab::{Family, Host};
 use support::scene::is_prefix;
 use support::{Connection, Curl, Entry, Peer, Scene, peer};
@@ -18,6 +19,7 @@ support::over_both_families! {
     large_files_arrive_whole_in_both_directions
     large_files_arrive_whole_though_one_packet_in_fifty_is_lost_at_both_ends
     what_cannot_be_bound_is_served_by_a_socket
+    segments_are_as_large_by_a_socket_as_without_one
     an_instance_that_refuses_is_replaced_and_the_client_does_not_notice
     a_request_whose_daemon_was_killed_is_answered_by_the_next_one_or_told
     thousands_of_short_connections_leave_nothing
@@ -123,6 +125,54 @@ fn what_cannot_be_bound_is_served_by_a_socket(family: Family) {
     scene.comes_to_rest();
 }
 
+/// An instance that answers with the size of its own segments.
+fn rules_with_one_that_tells_its_segments(family: Family) -> String {
+    let address = SocketAddr::new(family.address(Host::Backend(1)), TELLING_PORT);
+    format!(
+        r#"[[pool]]
+name = "telling"
+[[pool.instance]]
+name = "telling"
+address = "{address}"
+
+[[rule]]
+name = "telling"
+match = 'PathPrefix("/segments")'
+pool = "telling"
+
+"#
+    )
+}
+
+fn segments_are_as_large_by_a_socket_as_without_one(family: Family) {
+    let scene = Scene::binding(family, 1, &rules_with_one_that_tells_its_segments(family));
+    let _peer = Peer::start_over(family, &scene.lab, 1, TELLING_PORT, |mut stream| {
+        peer::read_head(&mut stream)?;
+        let size = SockRef::from(&stream).tcp_mss()?.to_string();
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{size}", size.len())
+    });
+    scene.warm_up();
+    let told = |pieces: [&str; 2]| {
+        let mut connection = scene.connect(Entry::Bind);
+        let sockets = scene.unbound("head_incomplete");
+        connection.send(pieces[0]).unwrap();
+        if !pieces[1].is_empty() {
+            scene.router.eventually(Duration::from_secs(10), "the first piece is with a socket", |_| {
+                scene.unbound("head_incomplete") > sockets
+            });
+            connection.send(pieces[1]).unwrap();
+        }
+        connection.reply().unwrap().text().parse::<u32>().unwrap()
+    };
+    let (start, rest) = ("GET /segments HTTP/1.1\r\n", "Host: a\r\n\r\n");
+    let whole = format!("{start}{rest}");
+    // A cookie that is acknowledged in another minute than it was made has forgotten the size, and a usual one is taken.
+    let pairs = [(); 3].map(|()| (told([&whole, ""]), told([start, rest])));
+    assert!(pairs.iter().any(|(bound, socket)| bound == socket && *bound > 1_300), "{pairs:?}");
+    scene.comes_to_rest();
+}
+
+const TELLING_PORT: u16 = 8083;
 const ALIVE_PORT: u16 = 8082;
 
 /// A pool of an instance that refuses and one that serves; all others of the scene are as they are.

@@ -70,7 +70,8 @@ pub fn keep_moving(
 /// Downloads one file of `size` bytes.
 pub fn download(from: SocketAddr, path: &str, size: u64, moved: &AtomicU64) -> Result<()> {
     let mut stream = connect(from)?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: bench.example\r\n\r\n")?;
+    // In one packet, as clients send it.
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: bench.example\r\n\r\n").as_bytes())?;
     let mut buffer = vec![0; CHUNK];
     let (head, mut filled) = read_head(&mut stream, &mut buffer)?;
     ensure!(head.status == 200, "status {} instead of 200", head.status);
@@ -94,7 +95,9 @@ pub fn download(from: SocketAddr, path: &str, size: u64, moved: &AtomicU64) -> R
 /// Uploads `body`.
 pub fn upload(to: SocketAddr, path: &str, body: &[u8], moved: &AtomicU64) -> Result<()> {
     let mut stream = connect(to)?;
-    write!(stream, "PUT {path} HTTP/1.1\r\nHost: bench.example\r\nContent-Length: {}\r\n\r\n", body.len())?;
+    let head =
+        format!("PUT {path} HTTP/1.1\r\nHost: bench.example\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes())?;
     for chunk in body.chunks(CHUNK) {
         stream.write_all(chunk)?;
         moved.fetch_add(chunk.len() as u64, Ordering::Relaxed);

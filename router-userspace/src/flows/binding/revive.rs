@@ -40,6 +40,9 @@ pub fn revive(
     set(TCP_QUEUE_SEQ, first.embryo.ack as i32)?;
     set(TCP_REPAIR_QUEUE, QUEUE_RECEIVE)?;
     set(TCP_QUEUE_SEQ, first.embryo.seq as i32)?;
+    // The option below would bound the segments only once the route's MTU changes: until then they would be as small as those to a peer
+    // that has announced nothing (536 bytes).
+    socket.set_tcp_mss(first.embryo.segment.into())?;
     socket.connect(&first.client.into())?;
 
     let has = |option: u8| first.embryo.agreed & option != 0;
