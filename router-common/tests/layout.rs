@@ -53,7 +53,8 @@ fn layout() -> String {
         layout!(text, Group { ring otherwise });
         layout!(text, Link { address mtu reserved });
         layout!(text, Flow {
-            client origin target last_seen born bytes_to_instance bytes_to_client neighbour interface state
+            client origin target last_seen born bytes_to_instance bytes_to_client neighbour neighbour_end
+            client_next interface instance_next state
         });
         layout!(text, FlowBucket { overflow tags flows });
         layout!(text, ReplyBucket { refs });

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use etherparse::PacketBuilder;
 use support::balanced::{Balanced, UDP_PORT, ask};
+use support::forger::numbers;
 use support::lab::{Family, Host};
 use support::link::{Link, PacketSocket};
 use support::{Connection, TestLab, xdp};
@@ -23,6 +24,9 @@ const FLOOD: u16 = 1_000;
 const AT_A_TIME: u16 = 50;
 const RST: u8 = 4;
 const SYN: u8 = 2;
+const FIN: u8 = 1;
+/// Farther than any window, as are twenty more from there.
+const FAR: u32 = 1 << 29;
 
 fn whoever_was_there_before_a_flood_goes_on(family: Family) {
     let scene = Balanced::with(family, 2, FLOWS, "", "");
@@ -59,12 +63,17 @@ fn floods(scene: &Balanced) {
     assert!(full > u64::from(FLOOD) / 2, "the table is full");
     established.go_on("with the table full, and datagrams from everywhere");
 
-    for number in (0..20).map(|round: u32| round.wrapping_mul(0x1234_5678)) {
-        for connection in &established.connections {
-            flooder.wire.send(&flooder.segment(connection.local_address(), RST, number)).unwrap();
-        }
+    let forged = flooder.forge_endings(&established.connections);
+    scene.router.eventually(Duration::from_secs(30), "none of the endings is believed", |_| {
+        scene.packets("l4_ending_out_of_window") == forged
+    });
+    for connection in &established.connections {
+        let client = connection.local_address().to_string();
+        let flows = scene.flows();
+        let flow = flows.iter().find(|flow| flow["client"] == client.as_str());
+        assert_eq!(flow.expect("it is stored")["state"], "direct", "it stays for as long as it may be idle");
     }
-    established.go_on("after resets by somebody who does not know their numbers");
+    established.go_on("after endings by somebody who does not know their numbers");
     assert_eq!(scene.packets("l4_no_flow"), 0, "nobody was taken for a stranger");
     let others = ["l4_flood_dropped", "l4_unavailable", "l4_no_route", "l4_instance_down"];
     assert_eq!(others.map(|reason| scene.packets(reason)), [0; 4]);
@@ -138,6 +147,22 @@ impl<'s> Flooder<'s> {
         (after[0] - before[0], after[1] - before[1])
     }
 
+    /// Sends resets and FINs in the name of these clients, with numbers far from theirs. Returns how many.
+    fn forge_endings(&self, connections: &[Connection]) -> u64 {
+        let mut sent = 0;
+        for connection in connections {
+            let far = numbers(connection.stream()).unwrap().next.wrapping_add(FAR);
+            for (flags, round) in
+                [RST, FIN].into_iter().flat_map(|flags| (0..20).map(move |round| (flags, round)))
+            {
+                let number = far.wrapping_add(round * 0x0123_4567);
+                self.wire.send(&self.segment(connection.local_address(), flags, number)).unwrap();
+                sent += 1;
+            }
+        }
+        sent
+    }
+
     /// An address and a port that nobody has.
     fn stranger(&self, number: u16) -> SocketAddr {
         let address: IpAddr = match self.scene.family {
@@ -156,7 +181,11 @@ impl<'s> Flooder<'s> {
 
     fn segment(&self, source: SocketAddr, flags: u8, number: u32) -> Vec<u8> {
         let tcp = self.ip(source.ip()).tcp(source.port(), TCP_PORT, number, 1_000);
-        let tcp = if flags == SYN { tcp.syn() } else { tcp.rst() };
+        let tcp = match flags {
+            SYN => tcp.syn(),
+            FIN => tcp.fin().ack(0),
+            _ => tcp.rst(),
+        };
         let mut frame = Vec::new();
         tcp.write(&mut frame, &[]).unwrap();
         frame

@@ -16,4 +16,4 @@ pub mod transparent;
 pub mod xdp;
 
 /// Version of the pinned maps' layout, which `tests/layout.rs` records. A daemon refuses to adopt maps of another version.
-pub const LAYOUT_VERSION: u32 = 10;
+pub const LAYOUT_VERSION: u32 = 11;

@@ -169,6 +169,8 @@ reasons! {
         BindingUnattended = "binding_unattended",
         /// A SYN with data (TCP Fast Open); the listening socket takes it.
         BindingSynWithData = "binding_syn_with_data",
+        /// A FIN or a reset of a Layer-4 flow whose number does not fit the flow: sent on for its receiver to judge, and the flow stays as it is.
+        L4EndingOutOfWindow = "l4_ending_out_of_window",
     }
 }
 

@@ -18,8 +18,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use router_common::abi::balance::{
-    CLOSED, DENY, ESTABLISHED, Mode, RESET, RuleKey, SILENT, TAG_LIVE, TAG_STATE, TAKES_RETURNING_CLIENTS,
-    UNREACHABLE,
+    CLIENT_FIN, CLOSED, DENY, ESTABLISHED, Flow, Mode, RESET, RuleKey, SILENT, TAG_LIVE, TAG_STATE,
+    TAKES_RETURNING_CLIENTS, UNREACHABLE,
 };
 use router_common::abi::reason::PacketReason as Reason;
 use router_common::path::Verdict;
@@ -43,8 +43,13 @@ fn stored(tables: &MemoryTables) -> usize {
 
 /// The state of the only flow.
 fn state(tables: &MemoryTables) -> u32 {
+    flow(tables).state.get()
+}
+
+/// The only flow.
+fn flow(tables: &MemoryTables) -> &Flow {
     let mut flows = tables.flows.iter().flat_map(|bucket| bucket.tags.iter().zip(&bucket.flows));
-    flows.find(|(tag, _)| tag.get() != 0).expect("a flow is stored").1.state.get()
+    flows.find(|(tag, _)| tag.get() != 0).expect("a flow is stored").1
 }
 
 /// Where the packet goes, as the number of the instance.
@@ -365,7 +370,7 @@ fn a_connection_is_over_when_both_have_finished_and_its_tuple_may_begin_anew() {
 }
 
 #[test]
-fn a_forged_reset_is_taken_back_by_the_next_packet() {
+fn a_reset_that_does_not_end_the_connection_is_taken_back_by_the_next_packet() {
     let tables = tables(16);
     carry(&tables, &from_client((CLIENT, PORT), Mode::Snat, TCP, SYN, b""));
     carry(&tables, &from_client((CLIENT, PORT), Mode::Snat, TCP, RST, b""));
@@ -375,6 +380,81 @@ fn a_forged_reset_is_taken_back_by_the_next_packet() {
         Reason::L4Forwarded
     );
     assert_eq!(state(&tables) & RESET, 0);
+}
+
+/// One side's segments, with these flags and this sequence number.
+type Sender = Box<dyn Fn(u8, u32) -> Vec<u8>>;
+
+#[test]
+fn an_ending_with_a_number_that_does_not_fit_is_sent_on_and_changes_nothing() {
+    for mode in MODES {
+        let tables = tables(16);
+        let from_client =
+            move |flags, number| numbered(from_client((CLIENT, PORT), mode, TCP, flags, b""), number);
+        let (_, sent) = carry(&tables, &from_client(SYN, 5 << 16));
+        carry(&tables, &from_client(ACK, 5 << 16));
+        let mut senders: Vec<Sender> = vec![Box::new(from_client)];
+        if mode.sees_answers() {
+            let (source, instance) = ends(&sent, 14);
+            senders.push(Box::new(move |flags, number| {
+                numbered(frame(instance, source, TCP, flags, b""), number)
+            }));
+            carry(&tables, &senders[1](SYN | ACK, 9 << 16));
+        }
+        tables.settings.now.set(NOW + 50);
+        let before = (state(&tables), flow(&tables).last_seen.get());
+        for (side, next) in senders.iter().zip([5, 9]) {
+            for flags in [RST, RST | ACK, FIN | ACK] {
+                for piece in [next + 30, next - 5, next + (1 << 15)] {
+                    assert_eq!(reason(&tables, &side(flags, piece << 16)), Reason::L4EndingOutOfWindow);
+                    assert_eq!((state(&tables), flow(&tables).last_seen.get()), before, "{mode:?}");
+                }
+            }
+        }
+        // What fits is believed of either side.
+        for (side, next) in senders.iter().zip([5, 9]) {
+            assert_ne!(reason(&tables, &side(FIN | ACK, next << 16)), Reason::L4EndingOutOfWindow);
+        }
+        let finished = if mode.sees_answers() { CLOSED } else { CLIENT_FIN };
+        assert_eq!(state(&tables) & CLOSED, finished, "{mode:?}");
+        carry(&tables, &senders[0](RST, 5 << 16));
+        assert_eq!(state(&tables) & RESET, RESET, "{mode:?}");
+    }
+}
+
+#[test]
+fn the_ending_of_a_long_transfer_is_believed_and_one_from_its_beginning_is_not() {
+    let tables = tables(16);
+    let client = |flags, number, payload: &[u8]| {
+        numbered(from_client((CLIENT, PORT), Mode::DsrL2, TCP, flags, payload), number)
+    };
+    carry(&tables, &client(SYN, u32::MAX, b""));
+    // Past the end of the numbers, and now and then something is lost on its way here.
+    let mut next = 0_u32;
+    for round in 0..2_000 {
+        next = next.wrapping_add(if round % 100 == 0 { 900_000 } else { 0 });
+        assert_eq!(reason(&tables, &client(ACK, next, &[7; 1_400])), Reason::L4Forwarded);
+        next = next.wrapping_add(1_400);
+    }
+    assert_eq!(reason(&tables, &client(RST, 0, b"")), Reason::L4EndingOutOfWindow);
+    assert_eq!(reason(&tables, &client(RST, next, b"")), Reason::L4Forwarded);
+    assert_eq!(state(&tables) & RESET, RESET);
+}
+
+#[test]
+fn a_fragmented_ending_is_judged_by_its_first_fragment() {
+    let tables = tables(16);
+    let client = |flags, number, payload: &[u8]| {
+        numbered(from_client((CLIENT, PORT), Mode::DsrL2, TCP, flags, payload), number)
+    };
+    carry(&tables, &client(SYN, 5 << 16, b""));
+    let played = |number, identification| {
+        cut(&client(FIN | ACK, number, &[7; 64]), identification, 32).map(|piece| reason(&tables, &piece))
+    };
+    assert_eq!(played(99 << 16, 1), [Reason::L4EndingOutOfWindow, Reason::L4Forwarded]);
+    assert_eq!(state(&tables) & CLOSED, 0);
+    assert_eq!(played(5 << 16, 2), [Reason::L4Forwarded; 2]);
+    assert_eq!(state(&tables) & CLOSED, CLIENT_FIN);
 }
 
 proptest! {

@@ -4,7 +4,7 @@
 //! that is full, to a second one. A tag is part of the hash and says how far the flow is:
 //! free (0) → busy (being filled) → live → dead (nobody finds it any more) → free.
 
-use crate::abi::shared::{Shared32, Shared64};
+use crate::abi::shared::{Shared16, Shared32, Shared64};
 
 /// Flows of one bucket.
 pub const BUCKET_FLOWS: usize = 15;
@@ -53,10 +53,15 @@ pub struct Flow {
     /// Bytes from the instance, where they pass through this host.
     pub bytes_to_client: Shared64,
     /// The neighbour that the client's packets come from, to which answers go: the first four bytes of its Ethernet address as they lie in the
-    /// packet, and in the low half of the next word the last two.
-    pub neighbour: [Shared32; 2],
-    /// The interface by which they come.
-    pub interface: Shared32,
+    /// packet, and the last two.
+    pub neighbour: Shared32,
+    pub neighbour_end: Shared16,
+    /// How far the client has come (TCP): the high half of the sequence number of its next byte, in host byte order.
+    pub client_next: Shared16,
+    /// The index of the interface by which the client's packets come, or 65535 for any that is higher.
+    pub interface: Shared16,
+    /// How far the instance has come, once it has answered.
+    pub instance_next: Shared16,
     /// [`ESTABLISHED`] and the others.
     pub state: Shared32,
 }

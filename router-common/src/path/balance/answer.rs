@@ -22,7 +22,7 @@ pub fn carry<I: Reporting, P: Packet, T: Tables>(
     let settings = tables.settings()?;
     let (flow, _) = flow_of(tables, datagram, index)?;
     let service = tables.service(flow.service())?;
-    let interface = flow.interface.get();
+    let interface = flow.interface.get().into();
     if !tables.sends_by(interface) {
         return None;
     }
@@ -36,8 +36,9 @@ pub fn carry<I: Reporting, P: Packet, T: Tables>(
     if !rewrite::translate::<I, P>(packet, datagram, way, &service.address, &flow.client, ports) {
         return Some(Outcome::drop(PacketReason::WriteFailed));
     }
-    lifetime::came_from_instance(tables, flow, datagram, settings.now.get());
-    Some(Outcome::redirect(interface, PacketReason::L4Answered))
+    let now = settings.now.get();
+    let reason = lifetime::came_from_instance(tables, flow, datagram, now, PacketReason::L4Answered);
+    Some(Outcome::redirect(interface, reason))
 }
 
 /// The flow that a packet from the instance of this index belongs to.

@@ -55,9 +55,9 @@ fn follow<I: Outer, P: Packet, T: Tables>(
         rewrite::learn_way_back(packet, tables, flow);
     }
     let reason = PacketReason::L4Forwarded;
-    let outcome = deliver::<I, P, T>(packet, tables, datagram, mode, instance, Some(flow), reason);
+    let mut outcome = deliver::<I, P, T>(packet, tables, datagram, mode, instance, Some(flow), reason);
     if outcome.reason == reason {
-        lifetime::came_from_client(tables, flow, datagram, settings.now.get());
+        outcome.reason = lifetime::came_from_client(tables, flow, datagram, settings.now.get(), reason);
     }
     Some(outcome)
 }

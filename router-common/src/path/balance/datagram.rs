@@ -50,13 +50,15 @@ pub struct Datagram {
     pub header: u8,
     /// Bytes from the IP header on.
     pub length: u32,
+    /// TCP: the sequence number behind its payload. SYN and FIN do not count.
+    pub next: u32,
 }
 
 impl Datagram {
     /// Reads the headers. `None`: not a packet that this route can carry; the stack, or the route behind, sees to it.
     #[inline(always)]
     pub fn read<I: Family, P: Packet>(packet: &P) -> Option<Self> {
-        let Headers { ip, ports, .. } = packet.view::<Headers<I>>(0)?;
+        let Headers { ip, ports, next, .. } = packet.view::<Headers<I>>(0)?;
         let protocol = ip.carries()?;
         let available = packet.len() - Ethernet::LEN;
         let length = ip.length(available);
@@ -75,6 +77,7 @@ impl Datagram {
         if length > available || length < I::LEN + header {
             return None;
         }
+        let next = next.get().wrapping_add((length - I::LEN - header) as u32);
         let (source, destination) = ip.addresses();
         let (source_port, destination_port) = split(*ports);
         Some(Self {
@@ -86,6 +89,7 @@ impl Datagram {
             flags,
             header: header as u8,
             length: length as u32,
+            next,
         })
     }
 

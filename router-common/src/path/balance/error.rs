@@ -67,6 +67,7 @@ fn read<I: Outer, P: Packet>(packet: &P) -> Option<Datagram> {
         flags: 0,
         header: 0,
         length: length as u32,
+        next: 0,
     })
 }
 
@@ -155,7 +156,7 @@ fn to_client<I: Outer, P: Packet, T: Tables>(
 ) -> Option<Outcome> {
     let (flow, _) = answer::flow_of(tables, lost, index)?;
     let service = tables.service(flow.service())?;
-    let interface = flow.interface.get();
+    let interface = flow.interface.get().into();
     let retold = Retold {
         ethernet: rewrite::way_back(flow, tables.link(interface)?),
         source: &service.address,

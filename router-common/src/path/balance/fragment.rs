@@ -63,7 +63,10 @@ fn first<I: Outer, P: Packet, T: Tables>(
     if length < (I::Fragment::LEN + least) as u32 {
         return None;
     }
-    let flags = if is_tcp { packet.view::<Net16>(transport + 12)?.0[1] } else { 0 };
+    let (flags, seq) = match is_tcp {
+        true => (packet.view::<Net16>(transport + 12)?.0[1], packet.view::<Net32>(transport + 4)?.get()),
+        false => (0, 0),
+    };
     let datagram = &Datagram {
         source: name.source,
         destination: name.destination,
@@ -73,6 +76,7 @@ fn first<I: Outer, P: Packet, T: Tables>(
         flags,
         header: least as u8,
         length,
+        next: seq.wrapping_add(length - (I::Fragment::LEN + least) as u32),
     };
     let Known { what, mut course } = known::<I, T>(tables, datagram);
     let reason = match what {
@@ -114,6 +118,7 @@ fn later<I: Outer, P: Packet, T: Tables>(
         flags: 0,
         header: 0,
         length,
+        next: 0,
     };
     let fresh = |course: &Course| tables.ticks().wrapping_sub(course.seen) <= PATIENCE_TICKS;
     let Some(course) = tables.recall(name).filter(fresh) else {
@@ -251,7 +256,7 @@ fn send<I: Outer, P: Packet, T: Tables>(
     };
     if course.to_client != 0 {
         let Some(flow) = flow else { return GONE };
-        let interface = flow.interface.get();
+        let interface = flow.interface.get().into();
         let Some(link) = tables.link(interface) else { return GONE };
         if exceeds(datagram.length, link.mtu.get()) {
             return Outcome::drop(PacketReason::TooLongUnanswered);
@@ -261,7 +266,7 @@ fn send<I: Outer, P: Packet, T: Tables>(
         if !rewrite::translate_fragment::<I, P>(packet, way, &service.address, &flow.client, first(ports)) {
             return Outcome::drop(PacketReason::WriteFailed);
         }
-        lifetime::came_from_instance(tables, flow, datagram, settings.now.get());
+        let reason = lifetime::came_from_instance(tables, flow, datagram, settings.now.get(), reason);
         return Outcome::redirect(interface, reason);
     }
     let Some(mode) = Mode::of(service.mode.get()) else { return GONE };
@@ -290,12 +295,13 @@ fn send<I: Outer, P: Packet, T: Tables>(
     if !done {
         return Outcome::drop(PacketReason::WriteFailed);
     }
+    let mut outcome = Outcome::forward(index, hop, reason);
     if let Some(flow) = flow
         && reason != PacketReason::L4Placed
     {
-        lifetime::came_from_client(tables, flow, datagram, settings.now.get());
+        outcome.reason = lifetime::came_from_client(tables, flow, datagram, settings.now.get(), reason);
     }
-    Outcome::forward(index, hop, reason)
+    outcome
 }
 
 /// An MTU of 0 is not known.

@@ -21,6 +21,7 @@ mod lifetime;
 pub mod memory;
 pub mod place;
 mod rewrite;
+mod sequence;
 mod source_port;
 pub mod table;
 pub mod tables;

@@ -7,6 +7,7 @@
 use super::Outcome;
 use super::datagram::Datagram;
 use super::hash;
+use super::sequence;
 use super::source_port;
 use super::table::{self, Key};
 use super::tables::Tables;
@@ -260,6 +261,7 @@ fn store<T: Tables>(tables: &T, arrival: &Arrival<'_>, id: FlowId, instance: u32
     flow.bytes_to_instance.set(datagram.length as u64);
     flow.bytes_to_client.set(0);
     flow.state.set(0);
+    flow.client_next.set(sequence::piece(datagram.next));
     if mode.sees_answers() {
         let port = if mode == Mode::Snat {
             source_port::take(tables, arrival, instance, id)?

@@ -92,19 +92,19 @@ pub fn link_only<P: Packet>(packet: &mut P, next_hop: &NextHop) -> bool {
 #[inline(always)]
 pub fn learn_way_back<P: Packet, T: Tables>(packet: &P, tables: &T, flow: &Flow) {
     let Some(ethernet) = packet.view::<Ethernet>(0) else { return };
-    let interface = packet.interface();
+    let interface = packet.interface().min(u16::MAX.into()) as u16;
     let [own_first, middle, last] = [0, 1, 2].map(|word: usize| ethernet.addresses[word].raw());
-    let neighbour = [pair(second(middle), first(last)), second(last)];
-    if flow.neighbour[0].get() != neighbour[0]
-        || flow.neighbour[1].get() != neighbour[1]
+    let (neighbour, end) = (pair(second(middle), first(last)), second(last) as u16);
+    if flow.neighbour.get() != neighbour
+        || flow.neighbour_end.get() != end
         || flow.interface.get() != interface
     {
-        flow.neighbour[0].set(neighbour[0]);
-        flow.neighbour[1].set(neighbour[1]);
+        flow.neighbour.set(neighbour);
+        flow.neighbour_end.set(end);
         flow.interface.set(interface);
     }
     let own = [first(own_first), pair(second(own_first), first(middle))];
-    if let Some(link) = tables.link(interface)
+    if let Some(link) = tables.link(interface.into())
         && (link.address[0].get() != own[0] || link.address[1].get() != own[1])
     {
         link.address[0].set(own[0]);
@@ -116,7 +116,7 @@ pub fn learn_way_back<P: Packet, T: Tables>(packet: &P, tables: &T, flow: &Flow)
 #[inline(always)]
 pub fn way_back(flow: &Flow, link: &Link) -> [u32; 3] {
     let [first, rest] = &link.address;
-    [flow.neighbour[0].get(), pair(flow.neighbour[1].get(), first.get()), rest.get()]
+    [flow.neighbour.get(), pair(flow.neighbour_end.get().into(), first.get()), rest.get()]
 }
 
 /// The first two of four bytes in memory.

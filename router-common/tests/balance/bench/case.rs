@@ -25,6 +25,8 @@ pub const MOST_BUCKETS: usize = 4;
 /// Prefix length of a rule that names one client: the set's bits and an address of IPv4.
 const ONE_CLIENT: u32 = 64;
 const RULES: u32 = 9;
+/// From here on a TCP packet's flags go with a number that lies far away.
+const STRAY: u8 = 224;
 
 thread_local! {
     /// Made once: the endpoints are many.
@@ -326,6 +328,9 @@ impl PacketPlan {
             [SYN, ACK, SYN | ACK, FIN | ACK, RST, RST | ACK, SYN | FIN, 0][usize::from(self.flags) % 8];
         let payload: Vec<u8> = (0..self.payload % 1_600).map(|at| at as u8 ^ self.tos).collect();
         let mut frame = super::frame(source, destination, protocol, flags, &payload);
+        if self.flags >= STRAY && protocol == PROTOCOL_TCP {
+            frame = super::numbered(frame, u32::from(self.flags) << 24);
+        }
         match ip {
             Ip::V4 => frame[15] = self.tos,
             Ip::V6 => frame[15] = self.tos << 4,

@@ -314,18 +314,11 @@ fn words(tables: &MemoryTables) -> Vec<u64> {
     for bucket in &tables.flows {
         words.push(bucket.overflow.get().into());
         for (tag, flow) in bucket.tags.iter().zip(&bucket.flows) {
-            let of_flow = [
-                tag,
-                &flow.origin,
-                &flow.target,
-                &flow.last_seen,
-                &flow.born,
-                &flow.interface,
-                &flow.state,
-                &flow.neighbour[0],
-                &flow.neighbour[1],
-            ];
+            let of_flow =
+                [tag, &flow.origin, &flow.target, &flow.last_seen, &flow.born, &flow.state, &flow.neighbour];
             words.extend(of_flow.into_iter().chain(&flow.client).map(|word| u64::from(word.get())));
+            let halves = [&flow.neighbour_end, &flow.client_next, &flow.interface, &flow.instance_next];
+            words.extend(halves.map(|half| u64::from(half.get())));
             words.extend([flow.bytes_to_instance.get(), flow.bytes_to_client.get()]);
         }
     }

@@ -21,6 +21,7 @@ use router_common::abi::next_hop::NextHop;
 use router_common::path::balance::memory::MemoryTables;
 use router_common::path::balance::{self, Outcome};
 use router_common::path::memory::Frame;
+use router_common::wire::checksum::Diff;
 use router_common::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, checksum};
 
 use ip::Ip;
@@ -255,6 +256,19 @@ pub fn frame(
     }
     tcp.write(&mut bytes, payload).unwrap();
     bytes
+}
+
+/// A TCP frame without options with this sequence number.
+pub fn numbered(mut frame: Vec<u8>, number: u32) -> Vec<u8> {
+    let ip = if frame[14] >> 4 == 4 { Ip::V4 } else { Ip::V6 };
+    let (at, checksum) = (ip.tcp() + 4, ip.tcp() + 16);
+    let old = u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+    let mut change = Diff::default();
+    change.replace(old.to_be(), number.to_be());
+    frame[at..at + 4].copy_from_slice(&number.to_be_bytes());
+    let sum = u16::from_ne_bytes([frame[checksum], frame[checksum + 1]]);
+    frame[checksum..checksum + 2].copy_from_slice(&change.apply(sum).to_ne_bytes());
+    frame
 }
 
 /// What becomes of a frame; `None` if it is not a Layer-4 listener's.
