@@ -19,8 +19,8 @@ const ADDRESSES: u16 = 40;
 const PORTS: u16 = 60;
 /// Clients that are busy at the same time; each has addresses of its own.
 const CLIENTS: u16 = 8;
-/// Connections on each tuple, unless `ROUTER_REUSE_ROUNDS` says another number: 42 make a hundred thousand connections.
-const ROUNDS: u16 = 9;
+/// Connections on each tuple, unless `ROUTER_REUSE_ROUNDS` says another number: over both families they make a hundred thousand.
+const ROUNDS: u16 = 21;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn client_address(family: Family, number: u16) -> IpAddr {

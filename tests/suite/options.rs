@@ -1,23 +1,17 @@
 //! Handshakes that differ between the two legs of a connection: bytes must arrive whole in both directions whatever each side has
 //! agreed to. Every story reads from both ends' kernels that its options were in force.
 
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::process::Command;
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use support::counters::counter;
 use support::lab::{Family, Host};
 use support::scene::pattern;
-use support::tcp::{Agreed, agreed};
-use support::{Entry, Peer, Scene, peer};
+use support::stage::{LENGTH, Stage};
+use support::{Entry, Scene, peer};
 
 const CLIENT: Host = Host::Client;
 const INSTANCE: Host = Host::Backend(1);
-/// Enough for many windows, and to scale them up.
-const LENGTH: usize = 2 << 20;
 
 support::over_both_families! {
     windows_of_any_pair_of_scales_are_translated
@@ -26,90 +20,6 @@ support::over_both_families! {
     an_instance_without_timestamps_or_sack_serves_clients_that_have_both
     a_client_of_small_segments_is_sent_small_segments
     an_instance_that_acknowledges_late_receives_everything
-}
-
-/// A scene whose instance answers `GET` with [`LENGTH`] bytes and returns the body of a `PUT`, and says what it has agreed to.
-struct Stage {
-    scene: Scene,
-    _peer: Peer,
-    instance_agreed: Receiver<Agreed>,
-}
-
-impl Stage {
-    fn new(family: Family) -> Self {
-        let scene = Scene::over(family);
-        let (tell, instance_agreed) = channel();
-        let tell = Mutex::new(tell);
-        let body = Arc::new(pattern(LENGTH));
-        let peer = scene.peer(move |stream| {
-            tell.lock().unwrap().send(agreed(&stream)?).map_err(io::Error::other)?;
-            serve(stream, &body)
-        });
-        Self { scene, _peer: peer, instance_agreed }
-    }
-
-    fn set(&self, sysctls: &[(Host, &str, &str)]) {
-        for (host, key, value) in sysctls {
-            self.scene.lab.sysctl(*host, &format!("net.ipv4.{key}"), value).unwrap();
-        }
-    }
-
-    /// Sends a body down and one up on one connection, and some small requests between. Returns what the client's end and the
-    /// instance's end have agreed to.
-    fn exchange(&self, entry: Entry) -> (Agreed, Agreed) {
-        let began = Instant::now();
-        let body = pattern(LENGTH);
-        let mut connection = self.scene.connect(entry);
-        assert!(
-            connection.get("/peer/down").unwrap().body == body,
-            "{entry:?}: the download arrives changed"
-        );
-        self.scene.flow_of(&connection);
-        connection
-            .send(format!("PUT /peer/up HTTP/1.1\r\nHost: lab\r\nContent-Length: {LENGTH}\r\n\r\n"))
-            .unwrap();
-        let uploading = connection.sender().unwrap();
-        std::thread::scope(|threads| {
-            threads.spawn(|| (&uploading).write_all(&body));
-            assert!(connection.reply().unwrap().body == body, "{entry:?}: the upload arrives changed");
-        });
-        for _ in 0..3 {
-            assert_eq!(connection.get("/peer/small").unwrap().body, b"small");
-        }
-        let ends = (
-            agreed(connection.stream()).unwrap(),
-            self.instance_agreed.recv_timeout(Duration::from_secs(30)).unwrap(),
-        );
-        println!("{entry:?} in {:.2?}: client {:?}, instance {:?}", began.elapsed(), ends.0, ends.1);
-        ends
-    }
-
-    /// Everything was handed off, and no packet was spoiled.
-    fn assert_carried(&self, connections: u64) {
-        assert_eq!(self.scene.carried(), (connections, 0), "handed off and relayed");
-        self.scene.comes_to_rest();
-        self.scene.assert_no_segment_was_spoiled();
-    }
-}
-
-fn serve(mut stream: TcpStream, body: &[u8]) -> io::Result<()> {
-    loop {
-        let head = String::from_utf8_lossy(&peer::read_head(&mut stream)?).into_owned();
-        match head.split(' ').nth(1) {
-            Some("/peer/down") => answer(&mut stream, body)?,
-            Some("/peer/up") => {
-                let mut received = vec![0; LENGTH];
-                stream.read_exact(&mut received)?;
-                answer(&mut stream, &received)?;
-            }
-            _ => answer(&mut stream, b"small")?,
-        }
-    }
-}
-
-fn answer(stream: &mut TcpStream, body: &[u8]) -> io::Result<()> {
-    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len())?;
-    stream.write_all(body)
 }
 
 /// The receive buffers from which a kernel derives this window scale (RFC 7323 §2.3).

@@ -23,6 +23,7 @@ pub mod pinned;
 pub mod restoring;
 pub mod router;
 pub mod scene;
+pub mod stage;
 pub mod tcp;
 mod test_lab;
 pub mod tls;

@@ -1,8 +1,10 @@
 //! What two ends of a TCP connection have agreed, as their kernel tells: a story about an option must see that the option was in force.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
+
+use socket2::{Domain, Protocol, Socket, Type};
 
 const TIMESTAMPS: u8 = 1;
 const SACK: u8 = 2;
@@ -35,6 +37,23 @@ pub fn agreed(stream: &TcpStream) -> io::Result<Agreed> {
 /// Segments that this end has sent again.
 pub fn retransmissions(stream: &TcpStream) -> io::Result<u32> {
     info(stream).map(|info| info.tcpi_total_retrans)
+}
+
+/// Connects when the first bytes are written, which may then be in the SYN (TCP Fast Open, RFC 7413).
+pub fn connect_with_data(target: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(Protocol::TCP))?;
+    let on: libc::c_int = 1;
+    // SAFETY: the option is an integer, and lives during the call.
+    let result = unsafe {
+        let length = size_of_val(&on) as libc::socklen_t;
+        let option = libc::TCP_FASTOPEN_CONNECT;
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, option, (&raw const on).cast(), length)
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    socket.connect(&target.into())?;
+    Ok(socket.into())
 }
 
 fn info(stream: &TcpStream) -> io::Result<libc::tcp_info> {

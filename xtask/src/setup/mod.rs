@@ -18,7 +18,7 @@ pub enum For {
 }
 
 /// A program that the lab runs, and the Debian package that brings it.
-const LAB_PROGRAMS: [(&str, &str); 18] = [
+const LAB_PROGRAMS: [(&str, &str); 20] = [
     ("ping", "iputils-ping"),
     ("ip", "iproute2"),
     ("tc", "iproute2"),
@@ -37,6 +37,8 @@ const LAB_PROGRAMS: [(&str, &str); 18] = [
     ("nsd", "nsd"),
     ("kdig", "knot-dnsutils"),
     ("perf", "linux-perf"),
+    ("python3", "python3"),
+    ("chromium", "chromium"),
 ];
 
 /// Debian's BPF compiler.
