@@ -50,6 +50,7 @@ struct World {
     stashes: Vec<Stash>,
     told: RefCell<Vec<Told>>,
     ring_is_full: Cell<bool>,
+    has_socket: Cell<bool>,
 }
 
 impl World {
@@ -75,6 +76,7 @@ impl World {
             stashes: vec![Stash::default()],
             told: RefCell::default(),
             ring_is_full: Cell::new(false),
+            has_socket: Cell::new(false),
         }
     }
 
@@ -561,11 +563,25 @@ fn clients_that_say_nothing_are_answered_without_a_socket() {
 }
 
 #[test]
-fn an_acknowledgement_of_no_cookie_is_the_stacks() {
+fn whoever_acknowledges_no_cookie_is_reset_unless_a_socket_knows_it() {
     let world = World::new();
-    assert_eq!(world.meet(&client(ACK, 5, 6, Options::default(), b"")).0, None);
-    assert_eq!(world.meet(&client(ACK, 5, 6, Options::default(), REQUEST)).0, None);
+    let forged = |flags, bytes| world.meet(&client(flags, 5, 6, Options::default(), bytes));
+    for bytes in [b"".as_slice(), REQUEST] {
+        let (verdict, reset) = forged(ACK, bytes);
+        assert_eq!(verdict.map(Verdict::reason), Some(BindingBadCookie));
+        let reset = Segment::of(&reset);
+        assert_eq!((reset.flags, reset.seq), (RST, 6), "the number that it expects");
+    }
+    assert_eq!(forged(RST | ACK, b"").0, None, "a reset is not answered");
+    assert_eq!(forged(FIN, b"").0, None);
+    world.has_socket.set(true);
+    assert_eq!(forged(ACK, REQUEST).0, None);
     assert!(world.embryo().is_none());
+}
+
+#[test]
+fn a_syn_with_data_is_the_stacks() {
+    let world = World::new();
     let fast_open = client(SYN, CLIENT_SEQ, 0, USUAL, b"early");
     assert_eq!(world.meet(&fast_open).0, Some(Verdict::Pass(BindingSynWithData)));
 }
@@ -624,6 +640,10 @@ impl Bindings<Ipv4, Frame> for World {
         packet.view::<Headers<Ipv4>>(0).is_some_and(|headers| {
             headers.tcp.ack.get() == (COOKIE | 3) + 1 && headers.tcp.seq.get() == CLIENT_SEQ.wrapping_add(1)
         })
+    }
+
+    fn has_socket(&self, _: &Frame) -> bool {
+        self.has_socket.get()
     }
 
     fn smallest_cookie(&self, _: &Frame) -> Option<u32> {

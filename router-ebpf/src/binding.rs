@@ -1,9 +1,10 @@
 //! The kernel's side of `path::binding`: its tables, and the kernel's SYN cookies.
 
-use aya_ebpf::bindings::{__sk_buff, iphdr, ipv6hdr, tcphdr};
+use aya_ebpf::bindings::{__sk_buff, BPF_F_CURRENT_NETNS, bpf_sock_tuple, iphdr, ipv6hdr, tcphdr};
 use aya_ebpf::helpers::{
-    bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes, bpf_tcp_raw_check_syncookie_ipv4,
-    bpf_tcp_raw_check_syncookie_ipv6, bpf_tcp_raw_gen_syncookie_ipv4, bpf_tcp_raw_gen_syncookie_ipv6,
+    bpf_sk_release, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes, bpf_skc_lookup_tcp,
+    bpf_tcp_raw_check_syncookie_ipv4, bpf_tcp_raw_check_syncookie_ipv6, bpf_tcp_raw_gen_syncookie_ipv4,
+    bpf_tcp_raw_gen_syncookie_ipv6,
 };
 use aya_ebpf::programs::TcContext;
 use router_common::abi::binding::{
@@ -95,8 +96,32 @@ fn header<I: Family>(skb: *mut __sk_buff, len: u32) -> Option<(*mut HeaderBytes,
     }
 }
 
+/// `BPF_TCP_LISTEN` (`include/uapi/linux/bpf.h`).
+const LISTEN: u32 = 10;
+
+/// Whether the kernel has a socket for the connection with this tuple.
+///
+/// # Safety
+/// `tuple` has `len` bytes, as many as a family's part of `bpf_sock_tuple`.
+#[inline(always)]
+unsafe fn has_socket(skb: *mut __sk_buff, tuple: *const bpf_sock_tuple, len: u32) -> bool {
+    // SAFETY: as the caller says; what is found is looked at before it is given back.
+    unsafe {
+        let socket = bpf_skc_lookup_tcp(skb.cast(), tuple.cast_mut(), len, BPF_F_CURRENT_NETNS as u64, 0);
+        if socket.is_null() {
+            return false;
+        }
+        let state = (*socket).state;
+        bpf_sk_release(socket.cast());
+        state != LISTEN
+    }
+}
+
 /// A family's helpers.
 trait Cookies: Family {
+    /// `ports` as in the packet.
+    fn has_socket(&self, skb: *mut __sk_buff, ports: u32) -> bool;
+
     /// # Safety
     /// `tcp` has `len` bytes.
     unsafe fn generate(&self, tcp: *mut tcphdr, len: u32) -> i64;
@@ -107,6 +132,14 @@ trait Cookies: Family {
 }
 
 impl Cookies for Ipv4 {
+    #[inline(always)]
+    fn has_socket(&self, skb: *mut __sk_buff, ports: u32) -> bool {
+        let ([source, ..], [destination, ..]) = self.addresses();
+        let tuple = [source, destination, ports];
+        // SAFETY: addresses and ports in the order of `bpf_sock_tuple`.
+        unsafe { has_socket(skb, tuple.as_ptr().cast(), size_of_val(&tuple) as u32) }
+    }
+
     #[inline(always)]
     unsafe fn generate(&self, tcp: *mut tcphdr, len: u32) -> i64 {
         // SAFETY: as the caller says; `self` is a whole header, which the helper only reads.
@@ -121,6 +154,14 @@ impl Cookies for Ipv4 {
 }
 
 impl Cookies for Ipv6 {
+    #[inline(always)]
+    fn has_socket(&self, skb: *mut __sk_buff, ports: u32) -> bool {
+        let ([a, b, c, d], [e, f, g, h]) = self.addresses();
+        let tuple = [a, b, c, d, e, f, g, h, ports];
+        // SAFETY: as above.
+        unsafe { has_socket(skb, tuple.as_ptr().cast(), size_of_val(&tuple) as u32) }
+    }
+
     #[inline(always)]
     unsafe fn generate(&self, tcp: *mut tcphdr, len: u32) -> i64 {
         // SAFETY: as above.
@@ -184,6 +225,12 @@ macro_rules! bindings {
                 let Some(Headers { ip, tcp, .. }) = packet.view::<Headers<$ip>>(0) else { return false };
                 // SAFETY: both are whole headers in the packet, which the helper only reads.
                 unsafe { ip.is_valid((&raw const *tcp).cast_mut().cast()) }
+            }
+
+            #[inline(always)]
+            fn has_socket(&self, packet: &Skb<'_>) -> bool {
+                let Some(Headers { ip, tcp, .. }) = packet.view::<Headers<$ip>>(0) else { return false };
+                ip.has_socket(packet.as_ptr(), tcp.ports.raw())
             }
 
             #[inline(always)]

@@ -171,6 +171,8 @@ reasons! {
         BindingSynWithData = "binding_syn_with_data",
         /// A FIN or a reset of a Layer-4 flow whose number does not fit the flow: sent on for its receiver to judge, and the flow stays as it is.
         L4EndingOutOfWindow = "l4_ending_out_of_window",
+        /// Acknowledges nothing that was sent; whoever sent it was reset (RFC 9293 §3.10.7.1).
+        BindingBadCookie = "binding_bad_cookie",
     }
 }
 

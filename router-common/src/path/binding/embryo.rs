@@ -22,7 +22,11 @@ pub fn carry<I: Sending, P: Packet, B: Bindings<I, P>>(
 ) -> Option<Verdict> {
     let mut embryo = match bindings.embryo(key) {
         Some(embryo) if is_of(&embryo, segment) => embryo,
-        _ => hatch::<I, P, B>(packet, bindings, key, segment)?,
+        _ if !segment.has(ACK) || segment.has(RST) => return None,
+        _ if bindings.acknowledges_cookie(packet) => hatch::<I, P, B>(packet, bindings, key, segment)?,
+        // A socket's: of a connection that began with one, or was given one.
+        _ if bindings.has_socket(packet) => return None,
+        _ => return Some(reply::<I, P>(packet, segment, 0, RST, PacketReason::BindingBadCookie)),
     };
     let generation = bindings.settings()?.generation.get();
     match embryo.state {
@@ -99,9 +103,6 @@ fn hatch<I: Sending, P: Packet, B: Bindings<I, P>>(
     key: &I::Key,
     segment: &Segment,
 ) -> Option<Embryo> {
-    if !segment.has(ACK) || segment.has(RST) || !bindings.acknowledges_cookie(packet) {
-        return None;
-    }
     let echo = echo(packet, segment)?;
     let (agreed, scale) = agreed(echo);
     let ack = segment.ack;

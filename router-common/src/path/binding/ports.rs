@@ -23,6 +23,9 @@ pub trait Bindings<I: Family, P: Packet>: Flows + Keys<I::Key> + Clock {
     /// Whether this packet acknowledges a cookie of the last minutes.
     fn acknowledges_cookie(&self, packet: &P) -> bool;
 
+    /// Whether a socket of this host, other than a listening one, has the packet's connection.
+    fn has_socket(&self, packet: &P) -> bool;
+
     /// The cookie for the SYN of this packet's connection if that had said nothing of segments: that of the smallest segment.
     fn smallest_cookie(&self, packet: &P) -> Option<u32>;
 
