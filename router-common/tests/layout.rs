@@ -39,17 +39,18 @@ fn layout() -> String {
     {
         use router_common::abi::balance::{
             Affinity, AffinityKey, Endpoint, EndpointBucket, Flow, FlowBucket, Group, Instance, Link,
-            NewFlows, ReplyBucket, RuleKey, Service, Settings,
+            NewFlows, ReplyBucket, RuleKey, Service, Settings, Tunnel,
         };
         writeln!(text, "Layer 4").unwrap();
         layout!(text, Settings {
             now endpoints endpoint_seeds flow_seed buckets ring_size ring_chunks new_flow_limit first_port ports
-            reserved
+            tunnel_mark reserved
         });
         layout!(text, Endpoint { address port target reserved });
         layout!(text, EndpointBucket { endpoints });
         layout!(text, Service { address port mode flags rules group affinity_idle reserved });
-        layout!(text, Instance { address source port next_hop flags reserved });
+        layout!(text, Instance { address source port next_hop flags tunnel reserved });
+        layout!(text, Tunnel { path_mtu told });
         layout!(text, Group { ring otherwise });
         layout!(text, Link { address mtu reserved });
         layout!(text, Flow {

@@ -5,7 +5,7 @@ use aya_ebpf::maps::lpm_trie::Key;
 use router_common::abi::balance::FlowId;
 use router_common::abi::balance::{
     Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, NewFlows, ReplyBucket,
-    RingChunk, RuleKey, Service, Settings, TICK_SHIFT,
+    RingChunk, RuleKey, Service, Settings, TICK_SHIFT, Tunnel,
 };
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::shared::Shared32;
@@ -18,7 +18,7 @@ use router_common::path::fragment::DatagramKey;
 
 use crate::maps::{
     AFFINITY, BALANCE_SETTINGS, CLIENT_RULES, ENDPOINTS, GROUPS, INSTANCES, L4_DATAGRAMS, L4_FLOWS, LINKS,
-    NEW_FLOWS, NEXT_HOPS, REPLIES, RINGS, SERVICES,
+    NEW_FLOWS, NEXT_HOPS, REPLIES, RINGS, SERVICES, TUNNELS,
 };
 
 pub struct KernelTables;
@@ -46,6 +46,11 @@ impl Tables for KernelTables {
     #[inline(always)]
     fn instance(&self, index: u32) -> Option<&Instance> {
         INSTANCES.get(index)
+    }
+
+    #[inline(always)]
+    fn tunnel(&self, index: u32) -> Option<&Tunnel> {
+        TUNNELS.get(index)
     }
 
     #[inline(always)]

@@ -5,6 +5,7 @@ use aya_ebpf::maps::{Array, DevMap, HashMap, LpmTrie, LruHashMap, PerCpuArray, R
 use router_common::abi::balance::{
     Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, MAX_GROUPS,
     MAX_INSTANCES, MAX_LINKS, MAX_SERVICES, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings,
+    Tunnel,
 };
 use router_common::abi::binding::{BindingSettings, BoundEndpoint, BoundListener, Embryo, Stash};
 use router_common::abi::capture::{CaptureBudget, Wanted};
@@ -116,6 +117,10 @@ pub static L4_DATAGRAMS: LruHashMap<DatagramKey, Course> = LruHashMap::with_max_
 /// New Layer-4 flows of this second.
 #[map]
 pub static NEW_FLOWS: PerCpuArray<NewFlows> = PerCpuArray::pinned(1, 0);
+
+/// What routers have told of the ways to instances with `dsr-ipip`.
+#[map]
+pub static TUNNELS: Array<Tunnel> = Array::pinned(MAX_INSTANCES, BPF_F_MMAPABLE);
 
 /// By the index of the interface.
 #[map]

@@ -27,6 +27,8 @@ support::over_both_families! {
     where_packets_go_past_the_stack_links_that_narrow_are_told_of_all_the_same
     layer_4_where_packets_go_past_the_stack_links_that_narrow_are_told_of_all_the_same
     layer_4_the_client_is_told_of_a_link_that_narrows_towards_instances_that_answer_directly
+    a_link_that_narrows_beyond_a_router_of_wrapped_packets_is_told_of_by_the_router
+    with_xdp_a_link_that_narrows_beyond_a_router_of_wrapped_packets_is_told_of_too
 }
 
 /// What carries a transfer.
@@ -320,9 +322,13 @@ fn bits(family: Family) -> u8 {
 
 /// Uploads, and narrows the link behind the instance's router meanwhile.
 fn a_link_beyond_the_instance_s_router_narrows(scene: &impl Carrier, family: Family) {
+    a_link_beyond_the_instance_s_router_narrows_to(NARROW, scene, family);
+}
+
+fn a_link_beyond_the_instance_s_router_narrows_to(mtu: &str, scene: &impl Carrier, family: Family) {
     let to = family.address(Host::Backend(1));
     upload(scene, || {
-        let route = format!("route add {to}/{} dev eth0 mtu lock {NARROW}", bits(family));
+        let route = format!("route add {to}/{} dev eth0 mtu lock {mtu}", bits(family));
         ip(scene.lab(), Host::Backend(2), &route);
     });
 }
@@ -349,4 +355,32 @@ fn layer_4_links_beyond_the_instance_s_router_are_told_of_through_the_router(fam
         assert!(forwarded > 0, "{source}");
         assert_no_checksum_was_wrong(&scene.lab);
     }
+}
+
+fn a_link_that_narrows_beyond_a_router_of_wrapped_packets_is_told_of_by_the_router(family: Family) {
+    wrapped_packets_meet_a_narrow_link(family, lab_with_a_router_before_the_instance(family), "");
+}
+
+fn with_xdp_a_link_that_narrows_beyond_a_router_of_wrapped_packets_is_told_of_too(family: Family) {
+    let lab = lab_with_a_router_before_the_instance(family);
+    xdp::open(&lab);
+    let scene = wrapped_packets_meet_a_narrow_link(family, lab, XDP);
+    assert!(scene.xdp_frames("carried") > 1_000, "{} frames in XDP", scene.xdp_frames("carried"));
+}
+
+/// What a router between gateway and instance says of wrapped packets, it says to the gateway.
+fn wrapped_packets_meet_a_narrow_link(family: Family, lab: TestLab, datapath: &str) -> Balanced {
+    let scene = Balanced::direct_to(1, lab, family, "dsr-ipip", datapath);
+    let unwrapping = Unwrapper::start(&scene.lab, 1, family);
+    // No IPv6 sender takes an MTU below 1280.
+    let narrow = if family == Family::V6 { "1400" } else { NARROW };
+    let before = scene.packets("too_long");
+    a_link_beyond_the_instance_s_router_narrows_to(narrow, &scene, family);
+    let (noted, told) = (scene.packets("l4_tunnel_mtu"), scene.packets("too_long") - before);
+    println!("the gateway was told {noted} times, and has told the client {told} times");
+    assert!(noted > 0 && told > 0);
+    assert_eq!(scene.packets("l4_tunnel_error_forged"), 0);
+    assert_no_checksum_was_wrong(&scene.lab);
+    drop(unwrapping);
+    scene
 }

@@ -58,13 +58,19 @@ impl Balanced {
 
     /// The same in a lab of two backends that a story has prepared, with further lines of `[datapath]`.
     pub fn direct_in(lab: TestLab, family: Family, source: &str, datapath: &str) -> Self {
-        answer_from_the_vip(&lab, family, 2);
-        let servers = (1..=2).map(|number| Server::start(&lab, number, family.vip(), UDP_PORT)).collect();
+        Self::direct_to(2, lab, family, source, datapath)
+    }
+
+    /// The same where so many of the first backends are instances.
+    pub fn direct_to(instances: u8, lab: TestLab, family: Family, source: &str, datapath: &str) -> Self {
+        answer_from_the_vip(&lab, family, instances);
+        let servers =
+            (1..=instances).map(|number| Server::start(&lab, number, family.vip(), UDP_PORT)).collect();
         Self::built(
             lab,
             servers,
             family,
-            2,
+            instances,
             (datapath, &format!("source = \"{source}\""), ""),
             (80, UDP_PORT),
         )

@@ -14,7 +14,7 @@ use aya::{Ebpf, EbpfLoader};
 use router::flows::kernel::OBJECT;
 use router_common::abi::balance::{
     Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, ReplyBucket, RingChunk,
-    RuleKey, Service, Settings,
+    RuleKey, Service, Settings, Tunnel,
 };
 use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::PacketReason;
@@ -65,6 +65,7 @@ pub struct Layer4 {
     endpoints: Values<EndpointBucket, 128>,
     services: Values<Service, 64>,
     instances: Values<Instance, 64>,
+    tunnels: Values<Tunnel, 8>,
     groups: Values<Group, 8>,
     rings: Values<RingChunk, 64>,
     flows: Values<FlowBucket, 1024>,
@@ -116,6 +117,7 @@ impl Layer4 {
             endpoints: Values::take(ebpf_, "ENDPOINTS")?,
             services: Values::take(ebpf_, "SERVICES")?,
             instances: Values::take(ebpf_, "INSTANCES")?,
+            tunnels: Values::take(ebpf_, "TUNNELS")?,
             groups: Values::take(ebpf_, "GROUPS")?,
             rings: Values::take(ebpf_, "RINGS")?,
             flows: Values::take(ebpf_, "L4_FLOWS")?,
@@ -144,6 +146,7 @@ impl Layer4 {
         self.settings.hold(std::slice::from_ref(&tables.settings))?;
         self.services.hold(&tables.services)?;
         self.instances.hold(&tables.instances)?;
+        self.tunnels.hold(&tables.tunnels)?;
         self.groups.hold(&tables.groups)?;
         self.flows.hold(&tables.flows)?;
         self.replies.hold(&tables.replies)?;
@@ -253,6 +256,11 @@ impl Layer4 {
     /// The bytes of the first links.
     pub fn links(&self) -> Result<Vec<[u8; 16]>> {
         self.links.read(2)
+    }
+
+    /// The bytes of the first tunnels.
+    pub fn tunnels(&self, count: usize) -> Result<Vec<[u8; 8]>> {
+        self.tunnels.read(count)
     }
 
     /// When each processor's second began, in ticks, and how many flows have begun in it.

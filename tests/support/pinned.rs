@@ -28,6 +28,7 @@ pub fn contents(pins: &Path) -> Result<Contents> {
     array::<1024>(pins, "L4_FLOWS", &mut contents)?;
     array::<64>(pins, "REPLIES", &mut contents)?;
     array::<16>(pins, "LINKS", &mut contents)?;
+    array::<8>(pins, "TUNNELS", &mut contents)?;
     flow_keys(pins, &mut contents)?;
     hash::<[u8; 20], [u8; 8]>(Map::LruHashMap(open(pins, "AFFINITY")?), "AFFINITY", &mut contents)?;
     let new_flows: PerCpuArray<_, [u8; 16]> = Map::PerCpuArray(open(pins, "NEW_FLOWS")?).try_into()?;

@@ -173,6 +173,12 @@ reasons! {
         L4EndingOutOfWindow = "l4_ending_out_of_window",
         /// Acknowledges nothing that was sent; whoever sent it was reset (RFC 9293 §3.10.7.1).
         BindingBadCookie = "binding_bad_cookie",
+        /// A router between here and an instance with `dsr-ipip` told an MTU: noted, and clients are told when they exceed it.
+        L4TunnelMtu = "l4_tunnel_mtu",
+        /// Any other ICMP error about a packet that was wrapped for an instance (`dsr-ipip`); the stack gets it.
+        L4TunnelError = "l4_tunnel_error",
+        /// An ICMP error that tells an MTU, about a packet that this host has not wrapped so.
+        L4TunnelErrorForged = "l4_tunnel_error_forged",
     }
 }
 

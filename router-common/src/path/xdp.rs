@@ -235,6 +235,11 @@ impl<T: Tables, N: Interfaces> Tables for Ready<T, N> {
     }
 
     #[inline(always)]
+    fn tunnel(&self, index: u32) -> Option<&abi::Tunnel> {
+        self.inner.tunnel(index)
+    }
+
+    #[inline(always)]
     fn group(&self, index: u32) -> Option<&abi::Group> {
         self.inner.group(index)
     }

@@ -8,6 +8,7 @@ mod fragments;
 mod layer4;
 #[path = "../../../fuzz/bodies/seeds.rs"]
 mod seeds;
+mod tunnels;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

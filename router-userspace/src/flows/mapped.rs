@@ -33,6 +33,8 @@ unsafe impl SharedWithKernel for balance::Service {}
 unsafe impl SharedWithKernel for balance::Instance {}
 // SAFETY: atomics only, 8 bytes.
 unsafe impl SharedWithKernel for balance::Group {}
+// SAFETY: atomics only, 8 bytes.
+unsafe impl SharedWithKernel for balance::Tunnel {}
 // SAFETY: atomics only, 64 bytes.
 unsafe impl SharedWithKernel for balance::RingChunk {}
 // SAFETY: atomics only, 16 bytes.

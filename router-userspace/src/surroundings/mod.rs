@@ -10,6 +10,8 @@ use crate::flows::netlink::{Event, Netlink, Route};
 
 /// What clients' packets usually have, in bytes.
 const USUAL_MTU: u32 = 1_500;
+/// No sender of IPv6 takes less (RFC 8201 §4).
+const LEAST_IPV6_MTU: u32 = 1_280;
 
 /// Something that will not work, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,6 +177,17 @@ fn of_instance(
 fn too_narrow(listener: &ListenerPlan, name: &str, address: SocketAddr, mtu: u32) -> Option<Warning> {
     let overhead = if address.is_ipv4() { 20 } else { 40 };
     let wanted = USUAL_MTU + overhead;
+    if address.is_ipv6() && mtu < LEAST_IPV6_MTU + overhead {
+        return Some(Warning {
+            message: format!(
+                "listener {} has source = \"dsr-ipip\", and the way to instance {name} ({address}) has an MTU of {mtu}: IPv6 clients send packets of {LEAST_IPV6_MTU} bytes whatever they are told, and with the outer header those do not get there",
+                listener.name
+            ),
+            help: format!(
+                "set the MTU of that network to {wanted} or more (`ip link set DEV mtu {wanted}`, also on the instances), or set source = \"snat\""
+            ),
+        });
+    }
     (mtu < wanted).then(|| Warning {
         message: format!(
             "listener {} has source = \"dsr-ipip\", and the way to instance {name} ({address}) has an MTU of {mtu}: clients' packets of more than {} bytes are refused, and clients that ignore that hang",

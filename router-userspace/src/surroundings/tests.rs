@@ -70,6 +70,22 @@ fn wrapped_packets_need_twenty_bytes_more() {
 }
 
 #[test]
+fn a_way_on_which_wrapped_ipv6_packets_cannot_be_small_enough_is_warned_of() {
+    let warnings_of = |mtu| {
+        let text = "[[listener]]\nname = \"stream\"\naddress = \"[fd00::1]:80\"\nprotocol = \"tcp\"\nsource = \"dsr-ipip\"\n\n\
+             [[pool]]\nname = \"pool\"\n\n[[pool.instance]]\nname = \"one\"\naddress = \"[fd00::2]:80\"\n\n\
+             [default_rule]\npools = [\"pool\"]\n";
+        let plan = crate::config::parse("router.toml", text).unwrap_or_else(|errors| panic!("{errors}"));
+        let warnings = judge(&plan.listeners, &plan.table, &mut Made { mtu, refuses_marked: false });
+        warnings.into_iter().map(|warning| warning.message).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings_of(1_540), Vec::<String>::new());
+    let (narrow, hopeless) = (warnings_of(1_320), warnings_of(1_319));
+    assert!(narrow.len() == 1 && narrow[0].contains("more than 1280 bytes are refused"), "{narrow:?}");
+    assert!(hopeless.len() == 1 && hopeless[0].contains("whatever they are told"), "{hopeless:?}");
+}
+
+#[test]
 fn connections_in_clients_names_need_instances_that_answer_through_this_host_and_their_answers_must_be_let_in()
  {
     let warnings_of = |instance: &str, refuses_marked: bool| {

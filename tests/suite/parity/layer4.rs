@@ -158,6 +158,8 @@ fn assert_alike(
     let courses = courses.iter().map(|(key, course)| (bytes_of_key(key).to_vec(), *course)).collect();
     assert_eq!(layer4.courses().unwrap(), courses, "courses: {counted:?}");
     assert_eq!(layer4.links().unwrap(), bytes_of::<_, 16>(&tables.links[..2]), "links: {counted:?}");
+    let tunnels = layer4.tunnels(tables.tunnels.len()).unwrap();
+    assert_eq!(tunnels, bytes_of::<_, 8>(&tables.tunnels), "tunnels: {counted:?}");
     let counter = [tables.new_flows.began.get(), tables.new_flows.count.get()];
     assert!(layer4.new_flows().unwrap().contains(&counter), "new flows: {counted:?}");
 }

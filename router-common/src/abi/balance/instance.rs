@@ -23,7 +23,9 @@ pub struct Instance {
     pub next_hop: Shared32,
     /// [`TAKES_FLOWS`] and the others.
     pub flags: Shared32,
-    pub reserved: [Shared32; 5],
+    /// Index of the [`Tunnel`](super::Tunnel) to its address (`dsr-ipip`).
+    pub tunnel: Shared32,
+    pub reserved: [Shared32; 4],
 }
 
 const _: () = assert!(size_of::<Instance>() == 64);

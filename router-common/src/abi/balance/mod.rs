@@ -15,6 +15,7 @@ mod link;
 mod placement;
 mod service;
 mod settings;
+mod tunnel;
 
 pub use course::Course;
 pub use endpoint::{ENDPOINT_BUCKETS, Endpoint, EndpointBucket, Target};
@@ -29,6 +30,7 @@ pub use placement::{
 };
 pub use service::{AFFINITY, ENDED, Mode, Service};
 pub use settings::{Settings, TICK_SHIFT};
+pub use tunnel::Tunnel;
 
 /// Services at a time, those whose last flows have not ended included.
 pub const MAX_SERVICES: u32 = 2_048;

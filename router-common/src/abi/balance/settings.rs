@@ -29,7 +29,9 @@ pub struct Settings {
     pub first_port: Shared32,
     /// How many ports there are.
     pub ports: Shared32,
-    pub reserved: [Shared32; 5],
+    /// Random: by it this host knows the headers that it has put around packets (`dsr-ipip`).
+    pub tunnel_mark: Shared32,
+    pub reserved: [Shared32; 4],
 }
 
 const _: () = assert!(size_of::<Settings>() == 64);

@@ -6,7 +6,7 @@ use super::encapsulate::{self, Outer};
 use super::place::Placement;
 use super::table::{self, Key};
 use super::tables::Tables;
-use super::{lifetime, rewrite};
+use super::{lifetime, rewrite, tunnel};
 use crate::abi::balance::{Flow, Instance, Mode};
 use crate::abi::reason::PacketReason;
 use crate::path::ports::Packet;
@@ -101,8 +101,9 @@ fn deliver<I: Outer, P: Packet, T: Tables>(
         return Outcome::drop(PacketReason::L4NoRoute);
     };
     let overhead = encapsulate::overhead::<I>(mode);
-    if !datagram.fits::<I, P>(packet, overhead, next_hop.mtu.get()) {
-        return Outcome::tell(next_hop.mtu.get().saturating_sub(overhead));
+    let mtu = tunnel::mtu::<I, P, T>(packet, tables, mode, instance, next_hop, datagram.length + overhead);
+    if !datagram.fits::<I, P>(packet, overhead, mtu) {
+        return Outcome::tell(mtu.saturating_sub(overhead));
     }
     let done = match (mode, flow) {
         (Mode::Snat, Some(flow)) => {
@@ -116,7 +117,10 @@ fn deliver<I: Outer, P: Packet, T: Tables>(
             rewrite::translate::<I, P>(packet, datagram, link, &flow.client, &instance.address, ports)
         }
         (Mode::DsrL2, _) => rewrite::link_only(packet, next_hop),
-        (Mode::DsrIpip, _) => encapsulate::wrap::<I, P>(packet, datagram.length, instance, next_hop),
+        (Mode::DsrIpip, _) => {
+            let mark = tables.settings().map_or(0, |settings| settings.tunnel_mark.get());
+            encapsulate::wrap::<I, P>(packet, datagram.length, instance, next_hop, mark)
+        }
         // Where answers are translated here, nothing goes without a flow.
         (Mode::Snat | Mode::Transparent, None) => false,
     };

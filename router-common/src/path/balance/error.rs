@@ -7,7 +7,7 @@ use super::datagram::{Datagram, join};
 use super::encapsulate::{self, Outer};
 use super::table::{self, Key};
 use super::tables::Tables;
-use super::{Outcome, answer, find, place, rewrite};
+use super::{Outcome, answer, find, place, rewrite, tunnel};
 use crate::abi::balance::{Endpoint, Instance, Mode, Target};
 use crate::abi::reason::PacketReason;
 use crate::path::family::split;
@@ -22,6 +22,9 @@ use crate::wire::{PROTOCOL_TCP, PROTOCOL_UDP};
 pub fn carry<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Option<Outcome> {
     let settings = tables.settings()?;
     packet.make_linear(ErrorHeaders::<I>::WITH_REST);
+    if let Some(outcome) = tunnel::take_error::<I, P, T>(packet, tables) {
+        return Some(outcome);
+    }
     // As if it were a packet from whom it did not reach.
     let lost = &read::<I, P>(packet)?.back();
     if !packet.is_for_this_host() {
@@ -131,13 +134,17 @@ fn as_it_is<I: Outer, P: Packet, T: Tables>(
     let Some(hop) = tables.next_hop(index).filter(|hop| hop.interface.get() != 0) else {
         return Outcome::drop(PacketReason::L4NoRoute);
     };
-    let mtu = hop.mtu.get();
-    if mtu != 0 && length + encapsulate::overhead::<I>(mode) > mtu {
+    let longer = length + encapsulate::overhead::<I>(mode);
+    let mtu = tunnel::mtu::<I, P, T>(packet, tables, mode, instance, hop, longer);
+    if mtu != 0 && longer > mtu {
         // Nobody is told of an error about an error.
         return Outcome::drop(PacketReason::TooLongUnanswered);
     }
     let done = match mode {
-        Mode::DsrIpip => encapsulate::wrap::<I, P>(packet, length, instance, hop),
+        Mode::DsrIpip => {
+            let mark = tables.settings().map_or(0, |settings| settings.tunnel_mark.get());
+            encapsulate::wrap::<I, P>(packet, length, instance, hop, mark)
+        }
         _ => rewrite::link_only(packet, hop),
     };
     match done {

@@ -280,7 +280,9 @@ fn send<I: Outer, P: Packet, T: Tables>(
     }
     let done = match mode {
         Mode::DsrL2 => rewrite::link_only(packet, hop),
-        Mode::DsrIpip => encapsulate::wrap::<I, P>(packet, datagram.length, instance, hop),
+        Mode::DsrIpip => {
+            encapsulate::wrap::<I, P>(packet, datagram.length, instance, hop, settings.tunnel_mark.get())
+        }
         Mode::Snat | Mode::Transparent => {
             let Some(flow) = flow else { return GONE };
             let (seen, port) = match mode {

@@ -9,7 +9,7 @@ use super::hash;
 use super::tables::Tables;
 use crate::abi::balance::{
     Affinity, AffinityKey, Course, ENDPOINT_BUCKETS, Endpoint, EndpointBucket, FlowBucket, Group, Instance,
-    Link, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings, Target,
+    Link, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings, Target, Tunnel,
 };
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
@@ -23,6 +23,7 @@ pub struct MemoryTables {
     pub endpoints: Arc<Vec<EndpointBucket>>,
     pub services: Vec<Service>,
     pub instances: Vec<Instance>,
+    pub tunnels: Vec<Tunnel>,
     pub groups: Vec<Group>,
     pub rings: Vec<RingChunk>,
     pub flows: Vec<FlowBucket>,
@@ -78,6 +79,10 @@ impl Tables for MemoryTables {
 
     fn instance(&self, index: u32) -> Option<&Instance> {
         self.instances.get(index as usize)
+    }
+
+    fn tunnel(&self, index: u32) -> Option<&Tunnel> {
+        self.tunnels.get(index as usize)
     }
 
     fn group(&self, index: u32) -> Option<&Group> {

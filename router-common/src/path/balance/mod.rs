@@ -25,6 +25,7 @@ mod sequence;
 mod source_port;
 pub mod table;
 pub mod tables;
+mod tunnel;
 
 use super::Verdict;
 use super::family::Family;

@@ -7,7 +7,7 @@ use super::table::{self, ReplyKey};
 use super::{Outcome, answer};
 use crate::abi::balance::{
     Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, FlowId, Group, Instance, Link, NewFlows,
-    ReplyBucket, RingChunk, RuleKey, Service, Settings,
+    ReplyBucket, RingChunk, RuleKey, Service, Settings, Tunnel,
 };
 use crate::abi::next_hop::NextHop;
 use crate::abi::shared::Shared32;
@@ -18,6 +18,7 @@ pub trait Tables {
     fn endpoints(&self, bucket: u32) -> Option<&EndpointBucket>;
     fn service(&self, index: u32) -> Option<&Service>;
     fn instance(&self, index: u32) -> Option<&Instance>;
+    fn tunnel(&self, index: u32) -> Option<&Tunnel>;
     fn group(&self, index: u32) -> Option<&Group>;
     fn ring(&self, chunk: u32) -> Option<&RingChunk>;
     fn flows(&self, bucket: u32) -> Option<&FlowBucket>;

@@ -324,6 +324,7 @@ fn words(tables: &MemoryTables) -> Vec<u64> {
     }
     let replies = tables.replies.iter().flat_map(|bucket| &bucket.refs);
     let links = tables.links.iter().flat_map(|link| &link.address);
-    words.extend(replies.chain(links).map(|word| u64::from(word.get())));
+    let tunnels = tables.tunnels.iter().flat_map(|tunnel| [&tunnel.path_mtu, &tunnel.told]);
+    words.extend(replies.chain(links).chain(tunnels).map(|word| u64::from(word.get())));
     words
 }

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use etherparse::PacketBuilder;
 use router_common::abi::balance::{
     AFFINITY, Endpoint, FlowBucket, Group, Instance, Mode, NO_RING, ReplyBucket, RingChunk, Service,
-    TAKES_FLOWS, TAKES_RETURNING_CLIENTS, Target,
+    TAKES_FLOWS, TAKES_RETURNING_CLIENTS, Target, Tunnel,
 };
 use router_common::abi::key::words_of;
 use router_common::abi::next_hop::NextHop;
@@ -22,6 +22,8 @@ use router_common::path::balance::memory::MemoryTables;
 use router_common::path::balance::{self, Outcome};
 use router_common::path::memory::Frame;
 use router_common::wire::checksum::Diff;
+use router_common::wire::ipv4::PROTOCOL_IPIP;
+use router_common::wire::ipv6::PROTOCOL_IPV6;
 use router_common::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, checksum};
 
 use ip::Ip;
@@ -34,6 +36,7 @@ pub const IDLE_VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 11);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
 pub const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 1);
 pub const RING_SIZE: u32 = 251;
+pub const TUNNEL_MARK: u32 = 0x9abc_def0;
 pub const INTERFACE: u32 = 12;
 pub const NOW: u32 = 1_000;
 pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -127,6 +130,8 @@ pub fn tables(buckets: usize) -> MemoryTables {
     tables.flows.resize_with(buckets, FlowBucket::default);
     tables.replies.resize_with(buckets, ReplyBucket::default);
     tables.links.resize_with(64, Default::default);
+    tables.tunnels.resize_with(1 + 4 * INSTANCES as usize, Tunnel::default);
+    tables.settings.tunnel_mark.set(TUNNEL_MARK);
     tables.next_hops = vec![NextHop::default(), next_hop()];
     tables.services.push(Service::default());
     tables.instances.push(Instance::default());
@@ -144,7 +149,14 @@ pub fn tables(buckets: usize) -> MemoryTables {
         for number in 1..=INSTANCES {
             let index = behind(ip, instance_index(protocol, number));
             let address = words(instance(ip, number));
-            tables.instances.push(new_instance(ip, address, protocol));
+            let instance = new_instance(ip, address, protocol);
+            let tunnel = behind(ip, number);
+            instance.tunnel.set(tunnel);
+            tables.instances.push(instance);
+            if protocol == PROTOCOL_TCP {
+                let in_ip = if is_ipv6 { PROTOCOL_IPV6 } else { PROTOCOL_IPIP };
+                tables.enter(address, 0, in_ip, is_ipv6, Target::Instance(tunnel));
+            }
             tables.enter(address, 8080u16.to_be(), protocol, is_ipv6, Target::Instance(index));
         }
         for mode in MODES {

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use router_common::abi::balance::{ENDPOINT_BUCKETS, Endpoint, EndpointBucket, Target};
+use router_common::abi::balance::{ENDPOINT_BUCKETS, Endpoint, EndpointBucket, Mode, Target};
 use router_common::abi::key::words_of;
 use router_common::path::balance::hash;
+use router_common::wire::ipv4::PROTOCOL_IPIP;
+use router_common::wire::ipv6::PROTOCOL_IPV6;
 use router_common::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
 use super::instances::Instances;
@@ -38,6 +40,14 @@ impl Endpoints {
         let mut wanted = BTreeMap::new();
         for (key, place) in instances.answering() {
             wanted.insert(entry(key), Target::Instance(place).pack());
+        }
+        if services.iter().any(|(_, place)| maps.services[place as usize].mode.get() == Mode::DsrIpip as u32)
+        {
+            for (address, place) in instances.tunnels() {
+                let protocol = if address.is_ipv4() { PROTOCOL_IPIP } else { PROTOCOL_IPV6 };
+                let key = EndpointKey { address: SocketAddr::new(address, 0), protocol };
+                wanted.insert(entry(key), Target::Instance(place).pack());
+            }
         }
         for (key, place) in services.iter() {
             let (port, address) = entry(key);

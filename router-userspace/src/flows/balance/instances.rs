@@ -1,7 +1,7 @@
 //! The table of instances.
 
-use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 
 use router_common::abi::balance::{Instance, TAKES_FLOWS, TAKES_RETURNING_CLIENTS, UNREACHABLE};
 use router_common::abi::key::words_of;
@@ -43,6 +43,7 @@ impl Instances {
             let entry = &maps.instances[place as usize];
             if new {
                 fill(entry, instance);
+                maps.tunnels[place as usize].path_mtu.set(0);
             }
             if instance.answers {
                 self.answering.insert(instance.endpoint);
@@ -58,7 +59,21 @@ impl Instances {
             set(&entry.flags, 0);
             direct(entry, next_hops, key.address);
         }
+        let tunnels = self.tunnels();
+        for (key, place) in self.slots.iter() {
+            set(&maps.instances[place as usize].tunnel, tunnels[&key.address.ip()]);
+        }
         Ok(places)
+    }
+
+    /// The place of one instance for each address, which is that of the tunnel to it.
+    pub fn tunnels(&self) -> BTreeMap<IpAddr, u32> {
+        let mut tunnels = BTreeMap::new();
+        for (key, place) in self.slots.iter() {
+            let first = tunnels.entry(key.address.ip()).or_insert(place);
+            *first = place.min(*first);
+        }
+        tunnels
     }
 
     /// Those whose packets may be answers.

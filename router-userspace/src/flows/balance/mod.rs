@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use router_common::abi::balance::{
     self, Endpoint, EndpointBucket, FlowBucket, Group, Instance, Mode, ReplyBucket, RingChunk, Service,
-    Settings, TICK_SHIFT,
+    Settings, TICK_SHIFT, Tunnel,
 };
 use router_common::abi::key::address_of;
 use router_common::abi::shared::Shared32;
@@ -165,6 +165,7 @@ pub struct Maps {
     pub endpoints: Mapped<EndpointBucket>,
     pub services: Mapped<Service>,
     pub instances: Mapped<Instance>,
+    pub tunnels: Mapped<Tunnel>,
     pub groups: Mapped<Group>,
     pub rings: Mapped<RingChunk>,
     pub flows: Mapped<FlowBucket>,
@@ -212,6 +213,9 @@ impl Balancer {
         if shared.flow_seed.get() == 0 {
             // Random, and never 0.
             shared.flow_seed.set(RandomState::new().hash_one(0) as u32 | 1);
+        }
+        if shared.tunnel_mark.get() == 0 {
+            shared.tunnel_mark.set(RandomState::new().hash_one(1) as u32 | 1 << 31);
         }
         let frozen = shared.now.get();
         shared.buckets.set(maps.flows.len() as u32);

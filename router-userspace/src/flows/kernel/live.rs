@@ -7,7 +7,7 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, Map, MapData, PerCpuArray, PerCpuValues};
 use router_common::abi::balance::{
     Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, ReplyBucket, RingChunk,
-    RuleKey, Service, Settings,
+    RuleKey, Service, Settings, Tunnel,
 };
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, FlowRef};
@@ -33,6 +33,7 @@ pub struct LiveMaps {
     pub endpoints: Mapped<EndpointBucket>,
     pub services: Mapped<Service>,
     pub instances: Mapped<Instance>,
+    pub tunnels: Mapped<Tunnel>,
     pub groups: Mapped<Group>,
     pub rings: Mapped<RingChunk>,
     pub l4_flows: Mapped<FlowBucket>,
@@ -66,6 +67,7 @@ impl LiveMaps {
             endpoints: mapped(&array("ENDPOINTS")?)?,
             services: mapped(&array("SERVICES")?)?,
             instances: mapped(&array("INSTANCES")?)?,
+            tunnels: mapped(&array("TUNNELS")?)?,
             groups: mapped(&array("GROUPS")?)?,
             rings: mapped(&array("RINGS")?)?,
             l4_flows: mapped(&array("L4_FLOWS")?)?,

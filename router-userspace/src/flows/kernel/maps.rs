@@ -26,6 +26,7 @@ pub(super) fn balance_maps(ebpf: &mut Ebpf) -> Result<balance::Maps, KernelError
         endpoints: mapped(of(ebpf, "ENDPOINTS"))?,
         services: mapped(of(ebpf, "SERVICES"))?,
         instances: mapped(of(ebpf, "INSTANCES"))?,
+        tunnels: mapped(of(ebpf, "TUNNELS"))?,
         groups: mapped(of(ebpf, "GROUPS"))?,
         rings: mapped(of(ebpf, "RINGS"))?,
         flows: mapped(of(ebpf, "L4_FLOWS"))?,

@@ -16,7 +16,7 @@ use super::hooks::Hook;
 use super::{KernelError, io_error, refused};
 
 /// Every map that is pinned. `LAYOUT` comes last: its presence tells that the others are complete.
-pub(super) const PINNED_MAPS: [&str; 30] = [
+pub(super) const PINNED_MAPS: [&str; 31] = [
     "KEYS",
     "KEYS6",
     "FLOWS",
@@ -30,6 +30,7 @@ pub(super) const PINNED_MAPS: [&str; 30] = [
     "ENDPOINTS",
     "SERVICES",
     "INSTANCES",
+    "TUNNELS",
     "GROUPS",
     "RINGS",
     "L4_FLOWS",
@@ -53,8 +54,17 @@ pub(super) const PINNED_MAPS: [&str; 30] = [
 const BINDING_MAPS: [&str; 3] = ["EMBRYOS", "EMBRYOS6", "STASHES"];
 
 /// Those whose size depends on whether there are Layer-4 listeners, and those that refer to them.
-const BALANCE_MAPS: [&str; 8] =
-    ["BALANCE_SETTINGS", "ENDPOINTS", "SERVICES", "INSTANCES", "GROUPS", "RINGS", "L4_FLOWS", "REPLIES"];
+const BALANCE_MAPS: [&str; 9] = [
+    "BALANCE_SETTINGS",
+    "ENDPOINTS",
+    "SERVICES",
+    "INSTANCES",
+    "TUNNELS",
+    "GROUPS",
+    "RINGS",
+    "L4_FLOWS",
+    "REPLIES",
+];
 
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// Where every distribution mounts the BPF file system.

@@ -9,7 +9,7 @@ use std::fs;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions, TestRunResult};
 use aya::{Ebpf, EbpfLoader};
-use router_common::abi::balance::{Affinity, AffinityKey, Course, FlowBucket, Link, ReplyBucket};
+use router_common::abi::balance::{Affinity, AffinityKey, Course, FlowBucket, Link, ReplyBucket, Tunnel};
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, FlowRef};
 use router_common::abi::reason::{PacketReason, XdpReason};
@@ -76,6 +76,7 @@ pub struct Copies {
     pub replies: Vec<(u32, ReplyBucket)>,
     pub clients: Vec<(AffinityKey, Affinity)>,
     pub links: Vec<(u32, Link)>,
+    pub tunnels: Vec<(u32, Tunnel)>,
 }
 
 /// What one program has said.
@@ -105,6 +106,7 @@ pub struct Shadow {
     buckets: Copied<u32, [u8; size_of::<FlowBucket>()]>,
     replies: Copied<u32, [u8; size_of::<ReplyBucket>()]>,
     links: Copied<u32, [u8; size_of::<Link>()]>,
+    tunnels: Copied<u32, [u8; size_of::<Tunnel>()]>,
     datagrams: Copied<DatagramKeyBytes, [u32; 2]>,
     courses: Copied<DatagramKeyBytes, Course>,
     clients: Copied<AffinityKey, Affinity>,
@@ -144,6 +146,7 @@ impl Shadow {
         let buckets = Copied::pinned(directory, "L4_FLOWS")?;
         let replies = Copied::pinned(directory, "REPLIES")?;
         let links = Copied::pinned(directory, "LINKS")?;
+        let tunnels = Copied::pinned(directory, "TUNNELS")?;
         let mut loader = EbpfLoader::new();
         loader
             .default_map_pin_directory(directory)
@@ -180,6 +183,7 @@ impl Shadow {
             buckets,
             replies,
             links,
+            tunnels,
             datagrams: Copied::of(take(&mut ebpf, "DATAGRAMS")?)?,
             courses: Copied::of(take(&mut ebpf, "L4_DATAGRAMS")?)?,
             clients: Copied::of(take(&mut ebpf, "AFFINITY")?)?,
@@ -197,18 +201,20 @@ impl Shadow {
     pub fn hold(&mut self, live: &LiveMaps, copies: &Copies) -> Result<(), KernelError> {
         self.keys.hold(&copies.keys).map_err(map_error)?;
         // SAFETY: these types are made of integers only, without padding.
-        let (flows, buckets, replies, links) = unsafe {
+        let (flows, buckets, replies, links, tunnels) = unsafe {
             (
                 as_bytes(&copies.flows),
                 as_bytes(&copies.buckets),
                 as_bytes(&copies.replies),
                 as_bytes(&copies.links),
+                as_bytes(&copies.tunnels),
             )
         };
         self.flows.hold(&flows)?;
         self.buckets.hold(&buckets)?;
         self.replies.hold(&replies)?;
         self.links.hold(&links)?;
+        self.tunnels.hold(&tunnels)?;
         let datagrams: Vec<_> =
             copies.datagrams.iter().map(|(key, datagram)| (bytes_of_key(key), *datagram)).collect();
         self.datagrams.hold(&datagrams)?;

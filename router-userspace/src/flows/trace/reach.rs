@@ -6,7 +6,7 @@ use std::cell::{OnceCell, RefCell};
 
 use router_common::abi::balance::{
     Affinity, AffinityKey, Course, EndpointBucket, FlowBucket, Group, Instance, Link, NewFlows, ReplyBucket,
-    RingChunk, RuleKey, Service, Settings, TICK_SHIFT,
+    RingChunk, RuleKey, Service, Settings, TICK_SHIFT, Tunnel,
 };
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKey, FlowRef};
@@ -43,6 +43,7 @@ struct Reached<'a> {
     buckets: Copied<FlowBucket>,
     replies: Copied<ReplyBucket>,
     links: Copied<Link>,
+    tunnels: Copied<Tunnel>,
     /// Those of a processor that has answered nobody and has seen no new flow: the path then goes as far as it can.
     answer_budget: AnswerBudget,
     new_flows: NewFlows,
@@ -60,6 +61,7 @@ impl<'a> Reached<'a> {
             buckets: Copied::default(),
             replies: Copied::default(),
             links: Copied::default(),
+            tunnels: Copied::default(),
             answer_budget: AnswerBudget::default(),
             new_flows: NewFlows::default(),
         }
@@ -77,6 +79,7 @@ impl<'a> Reached<'a> {
             buckets: self.buckets.again(|index| live.l4_flows.get(index as usize).cloned()),
             replies: self.replies.again(|index| live.replies.get(index as usize).cloned()),
             links: self.links.again(|interface| live.links.get(interface as usize).cloned()),
+            tunnels: self.tunnels.again(|index| live.tunnels.get(index as usize).cloned()),
         }
     }
 }
@@ -226,6 +229,10 @@ impl Tables for Reached<'_> {
 
     fn new_flows(&self) -> Option<&NewFlows> {
         Some(&self.new_flows)
+    }
+
+    fn tunnel(&self, index: u32) -> Option<&Tunnel> {
+        self.tunnels.get(index, |index| self.live.tunnels.get(index as usize).cloned())
     }
 
     fn link(&self, interface: u32) -> Option<&Link> {
