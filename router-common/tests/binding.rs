@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::ops::Range;
 
 use router_common::abi::binding::{
     AGREED_SACK, AGREED_SCALING, AGREED_TIMESTAMPS, BindingSettings, BoundEndpoint, BoundListener,
@@ -15,6 +16,7 @@ use router_common::abi::shared::Shared32;
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::binding::own::{Content, Own};
 use router_common::path::binding::ports::Bindings;
+use router_common::path::binding::ring;
 use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
 use router_common::path::parse::{Headers, parse};
@@ -40,6 +42,9 @@ enum Told {
     Refused(u32),
 }
 
+/// Of a host with several workers.
+const RINGS: u32 = 5;
+
 /// A router between one client and one instance.
 struct World {
     flows: MemoryFlows,
@@ -56,6 +61,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let settings = BindingSettings::default();
+        settings.rings.set(RINGS);
         settings.attended_until.set(NOW + 1);
         settings.generation.set(1);
         let next_hop = NextHop::default();
@@ -322,6 +328,12 @@ fn client(flags: u8, seq: u32, ack: u32, options: Options, payload: &[u8]) -> Fr
 fn instance(flags: u8, seq: u32, ack: u32, options: Options, payload: &[u8]) -> Frame {
     let words = options.words(flags & SYN != 0);
     frame(([10, 77, 2, 11], [10, 77, 2, 1]), (8080, 20_000), flags, seq, ack, words, payload)
+}
+
+/// The ring that tells of this client, of those that are read here.
+fn client_ring() -> u32 {
+    let key = client_key();
+    ring::of::<Ipv4>([key.source, 0, 0, 0], key.source_port, RINGS)
 }
 
 fn client_key() -> FlowKeyV4 {
@@ -650,18 +662,20 @@ impl Bindings<Ipv4, Frame> for World {
         Some(COOKIE)
     }
 
-    fn arrived(&self, packet: &Frame, offset: usize, length: usize, embryo: &Embryo) -> bool {
+    fn arrived(&self, packet: &Frame, ring: u32, bytes: Range<usize>, embryo: &Embryo) -> bool {
+        assert_eq!(ring, client_ring());
         if self.ring_is_full.get() {
             return false;
         }
         let noted = self.embryos.borrow().get(&FlowKey::V4(client_key())).copied();
         assert_eq!(noted.map(|embryo| embryo.state), Some(EMBRYO_TAKEN), "the daemon may note what follows");
-        let bytes = packet.0[offset..offset + length].to_vec();
+        let bytes = packet.0[bytes].to_vec();
         self.told.borrow_mut().push(Told::Arrived { bytes, embryo: *embryo });
         true
     }
 
-    fn refused(&self, slot: u32) -> bool {
+    fn refused(&self, ring: u32, slot: u32) -> bool {
+        assert_eq!(ring, client_ring(), "whoever has bound the flow is told");
         self.told.borrow_mut().push(Told::Refused(slot));
         true
     }

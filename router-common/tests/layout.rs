@@ -66,7 +66,7 @@ fn layout() -> String {
     }
     {
         use router_common::abi::binding::{BindingSettings, BoundEndpoint, BoundListener, Embryo, Stash};
-        layout!(text, BindingSettings { attended_until clock_offset generation });
+        layout!(text, BindingSettings { attended_until clock_offset generation rings reserved });
         layout!(text, BoundEndpoint { address port is_ipv6 });
         layout!(text, BoundListener { max_segment window });
         layout!(text, Embryo { state generation seq ack echo segment scale agreed });

@@ -1,11 +1,14 @@
 //! The kernel's side of `path::binding`: its tables, and the kernel's SYN cookies.
 
+use core::ops::Range;
+
 use aya_ebpf::bindings::{__sk_buff, BPF_F_CURRENT_NETNS, bpf_sock_tuple, iphdr, ipv6hdr, tcphdr};
 use aya_ebpf::helpers::{
     bpf_sk_release, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes, bpf_skc_lookup_tcp,
     bpf_tcp_raw_check_syncookie_ipv4, bpf_tcp_raw_check_syncookie_ipv6, bpf_tcp_raw_gen_syncookie_ipv4,
     bpf_tcp_raw_gen_syncookie_ipv6,
 };
+use aya_ebpf::maps::ring_buf::RingBufEntry;
 use aya_ebpf::programs::TcContext;
 use router_common::abi::binding::{
     ARRIVAL_BYTES, ARRIVAL_FIRST, ARRIVAL_REFUSED, Arrival, BindingSettings, BoundEndpoint, BoundListener,
@@ -29,7 +32,10 @@ use router_common::wire::tcp::Tcp;
 
 use crate::egress;
 use crate::flows::KernelFlows;
-use crate::maps::{ARRIVALS, BINDING_SETTINGS, BOUND_LISTENERS, EMBRYOS, EMBRYOS6, HEADER_SCRATCH, STASHES};
+use crate::maps::{
+    ARRIVALS_0, ARRIVALS_1, ARRIVALS_2, ARRIVALS_3, ARRIVALS_4, ARRIVALS_5, ARRIVALS_6, ARRIVALS_7,
+    BINDING_SETTINGS, BOUND_LISTENERS, EMBRYOS, EMBRYOS6, HEADER_SCRATCH, STASHES,
+};
 use crate::packet::Skb;
 
 const BPF_F_RECOMPUTE_CSUM: u64 = 1 << 0;
@@ -183,6 +189,21 @@ fn generate<I: Cookies>(packet: &Skb<'_>, tcp: *mut HeaderBytes, len: u32) -> Op
     (cookie >= 0).then_some(cookie as u32)
 }
 
+/// Room in a ring. One call for each: the kernel must see which ring it is.
+#[inline(always)]
+fn reserve(ring: u32) -> Option<RingBufEntry<Arrival>> {
+    match ring {
+        0 => ARRIVALS_0.reserve(0),
+        1 => ARRIVALS_1.reserve(0),
+        2 => ARRIVALS_2.reserve(0),
+        3 => ARRIVALS_3.reserve(0),
+        4 => ARRIVALS_4.reserve(0),
+        5 => ARRIVALS_5.reserve(0),
+        6 => ARRIVALS_6.reserve(0),
+        _ => ARRIVALS_7.reserve(0),
+    }
+}
+
 macro_rules! bindings {
     ($($ip:ty, $key:ty: $embryos:ident;)*) => { $(
         impl Bindings<$ip, Skb<'_>> for KernelBindings {
@@ -244,10 +265,10 @@ macro_rules! bindings {
             }
 
             #[inline(always)]
-            fn arrived(&self, packet: &Skb<'_>, offset: usize, length: usize, embryo: &Embryo) -> bool {
+            fn arrived(&self, packet: &Skb<'_>, ring: u32, bytes: Range<usize>, embryo: &Embryo) -> bool {
                 let Some(ip) = packet.view::<$ip>(Ethernet::LEN) else { return false };
                 let (source, destination) = ip.addresses();
-                let Some(mut entry) = ARRIVALS.reserve::<Arrival>(0) else { return false };
+                let Some(mut entry) = reserve(ring) else { return false };
                 let arrival = entry.as_mut_ptr();
                 // SAFETY: the entry is ours until it is submitted; bytes behind `length` are whatever lay there, and nobody reads them.
                 let loaded = unsafe {
@@ -256,7 +277,7 @@ macro_rules! bindings {
                     (*arrival).source = source;
                     (*arrival).destination = destination;
                     (*arrival).is_ipv6 = <$ip>::IS_IPV6 as u32;
-                    (*arrival).length = length as u32;
+                    (*arrival).length = (bytes.end - bytes.start) as u32;
                     (*arrival).embryo = *embryo;
                     // Through memory, so that the verifier sees the bounds.
                     let length = (&raw const (*arrival).length).read_volatile();
@@ -264,7 +285,7 @@ macro_rules! bindings {
                         && length <= ARRIVAL_BYTES as u32
                         && bpf_skb_load_bytes(
                             packet.as_ptr().cast(),
-                            offset as u32,
+                            bytes.start as u32,
                             (&raw mut (*arrival).bytes).cast(),
                             length,
                         ) == 0
@@ -274,8 +295,8 @@ macro_rules! bindings {
             }
 
             #[inline(always)]
-            fn refused(&self, slot: u32) -> bool {
-                let Some(mut entry) = ARRIVALS.reserve::<Arrival>(0) else { return false };
+            fn refused(&self, ring: u32, slot: u32) -> bool {
+                let Some(mut entry) = reserve(ring) else { return false };
                 let arrival = entry.as_mut_ptr();
                 // SAFETY: as above.
                 unsafe {

@@ -7,7 +7,7 @@ use router_common::abi::balance::{
     MAX_INSTANCES, MAX_LINKS, MAX_SERVICES, NewFlows, ReplyBucket, RingChunk, RuleKey, Service, Settings,
     Tunnel,
 };
-use router_common::abi::binding::{BindingSettings, BoundEndpoint, BoundListener, Embryo, Stash};
+use router_common::abi::binding::{BindingSettings, BoundEndpoint, BoundListener, Embryo, MAX_RINGS, Stash};
 use router_common::abi::capture::{CaptureBudget, Wanted};
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
@@ -172,9 +172,33 @@ pub static EMBRYOS6: LruHashMap<FlowKeyV6, Embryo> = LruHashMap::pinned(1, 0);
 #[map]
 pub static STASHES: Array<Stash> = Array::pinned(1, BPF_F_MMAPABLE);
 
-/// What the daemon is told. Not pinned: what a dead daemon has not read, its clients send again.
+/// What the daemon is told: a ring for each worker that binds, as many as [`MAX_RINGS`]. Not pinned: what a dead daemon has not read, its
+/// clients send again.
 #[map]
-pub static ARRIVALS: RingBuf = RingBuf::with_byte_size(4096, 0);
+pub static ARRIVALS_0: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+#[map]
+pub static ARRIVALS_1: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+#[map]
+pub static ARRIVALS_2: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+#[map]
+pub static ARRIVALS_3: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+#[map]
+pub static ARRIVALS_4: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+#[map]
+pub static ARRIVALS_5: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+#[map]
+pub static ARRIVALS_6: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+#[map]
+pub static ARRIVALS_7: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+const _: () = assert!(MAX_RINGS == 8);
 
 /// A copy of a TCP header, one for each CPU.
 #[map]

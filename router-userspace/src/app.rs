@@ -120,8 +120,8 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
     let table = Arc::new(ArcSwap::from_pointee(table));
     let counters = Arc::new(Counters::default());
     let source_ports = SourcePorts::new(datapath.source_ports.clone(), datapath::binds(&listeners));
-    let datapath::Loaded { flows: kernel, binder, balancer, tracer, captures, state: datapath_state } =
-        datapath::load(&datapath, &listeners, &table, &source_ports, arguments.replace);
+    let datapath::Loaded { flows: kernel, binder, rings, balancer, tracer, captures, state: datapath_state } =
+        datapath::load(&datapath, &listeners, &table, &source_ports, workers, arguments.replace);
     let ports = source_ports.sockets;
     let flows = kernel.clone().map(|flows| flows as Arc<dyn FlowTable>);
     let exemption = flows.as_ref().map(|_| Arc::new(Exemption::prepare(&datapath)));
@@ -173,7 +173,8 @@ fn run(arguments: &Arguments, started: Started) -> Result<()> {
             (Arc::new(Listener { context: Arc::clone(&context), settings }), sockets)
         })
         .collect();
-    let workers = Arc::new(Workers::start(workers, serving, binder).context("cannot start the workers")?);
+    let workers =
+        Arc::new(Workers::start(workers, serving, (binder, rings)).context("cannot start the workers")?);
     let heads = Arc::new(Heads::of(&listeners));
     let shown_listeners = Arc::new(ArcSwap::from_pointee(listeners.iter().map(Into::into).collect()));
     let (reports_listen, tokens) =

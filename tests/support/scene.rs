@@ -101,14 +101,14 @@ impl Scene {
         Self::built(family, lab, (datapath, ""), &[])
     }
 
-    /// A lab with this many backends, where one more listener binds. `more` are further lines of that listener, or what comes behind it.
+    /// A lab with this many backends, where one more listener binds, and each of several workers its own clients. `more` are further lines of that listener, or what comes behind it.
     pub fn binding(family: Family, backends: u8, more: &str) -> Self {
         let lab = TestLab::with_backends(backends);
         let address = Entry::Bind.address_over(family);
         let listener =
             format!("[[listener]]\nname = \"bind\"\naddress = \"{address}\"\noffload = \"bind\"\n");
         let rest = listener + more + "\n" + &rest(family, backends, "");
-        let router = Router::start_with(&lab, &router::configuration(&lab, "", "", &rest), &[]);
+        let router = Router::start_with(&lab, &router::configuration(&lab, "workers = 3", "", &rest), &[]);
         Self { router, lab, family }
     }
 

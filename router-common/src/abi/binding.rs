@@ -13,9 +13,15 @@ pub struct BindingSettings {
     pub clock_offset: Shared32,
     /// Another one for each start of the daemon.
     pub generation: Shared32,
+    /// How many rings of arrivals are read: 1–[`MAX_RINGS`].
+    pub rings: Shared32,
+    pub reserved: Shared32,
 }
 
-const _: () = assert!(size_of::<BindingSettings>() == 16);
+const _: () = assert!(size_of::<BindingSettings>() == 24);
+
+/// Rings of arrivals: so many workers can bind.
+pub const MAX_RINGS: usize = 8;
 
 /// A VIP and port; network byte order.
 #[repr(C)]

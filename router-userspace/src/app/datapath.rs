@@ -8,12 +8,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_indextoname};
+use router_common::abi::binding::MAX_RINGS;
 
 use crate::config::{self, DatapathPlan, Interfaces, Layer4Tables, ListenerPlan};
 use crate::core::session::Session;
 use crate::core::table::RoutingTable;
 use crate::flows::balance::{self, BalanceSettings, Balancer};
-use crate::flows::binding::Binder;
+use crate::flows::binding::{Arrivals, Binder};
 use crate::flows::capture::KernelCaptures;
 use crate::flows::kernel::{BalanceSizes, KernelSettings};
 use crate::flows::kernel_table::{KernelFlowTable, Tables};
@@ -29,6 +30,8 @@ pub struct Loaded {
     pub flows: Option<Arc<KernelFlowTable>>,
     /// `None` if no listener's connections are to be bound.
     pub binder: Option<Arc<Binder>>,
+    /// What its workers are told by.
+    pub rings: Vec<Arrivals>,
     pub balancer: Option<Arc<Balancer>>,
     pub tracer: Option<Arc<Tracer>>,
     pub captures: Option<Arc<KernelCaptures>>,
@@ -47,6 +50,7 @@ pub fn load(
     listeners: &[ListenerPlan],
     shared: &Arc<ArcSwap<RoutingTable>>,
     ports: &SourcePorts,
+    workers: usize,
     replace: bool,
 ) -> Loaded {
     let table = &*shared.load_full();
@@ -69,6 +73,7 @@ pub fn load(
         max_flows: plan.max_flows,
         replace,
         binding: binds(listeners),
+        binders: workers.clamp(1, MAX_RINGS),
         balance: layer4.then(|| BalanceSizes {
             max_flows: plan.balance.max_flows,
             ring_size: plan.balance.maglev_size,
@@ -89,6 +94,7 @@ pub fn load(
                 tracing::warn!(%error, "connections cannot be bound; sockets accept them");
                 None
             });
+            let (binder, rings) = binder.map_or((None, Vec::new()), |(binder, rings)| (Some(binder), rings));
             let interfaces = flows.interfaces().join(", ");
             tracing::info!(interfaces, "kernel data path attached (TCX)");
             if adopted.flows > 0 {
@@ -111,6 +117,7 @@ pub fn load(
             Loaded {
                 flows: Some(flows),
                 binder: binder.map(Arc::new),
+                rings,
                 balancer: Some(balancer),
                 tracer: Some(tracer),
                 captures,
@@ -187,6 +194,7 @@ fn without(reason: String) -> Loaded {
     Loaded {
         flows: None,
         binder: None,
+        rings: Vec::new(),
         balancer: None,
         tracer: None,
         captures: None,

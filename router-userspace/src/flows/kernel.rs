@@ -40,7 +40,7 @@ use hooks::{HOOKS, Hook, Wanted};
 use maps::{balance_maps, mapped, of, take, xdp, xdp_program_of};
 use pins::Pins;
 
-pub use binding::BindingMaps;
+pub use binding::{Arrivals, BindingMaps};
 pub use clients::{ClientMemory, ClientRules};
 pub use error::KernelError;
 pub use live::LiveMaps;
@@ -62,8 +62,8 @@ const MAX_FLOW_BUCKETS: u32 = 1 << 20;
 const MAX_EMBRYOS: u32 = 65_536;
 /// First packets at a time that instances have not acknowledged.
 const MAX_STASHES: u32 = 4_096;
-/// Room for first packets that the daemon has not read: two thousand.
-const ARRIVALS_BYTES: u32 = 4 << 20;
+/// Room for first packets that a worker has not read: a thousand.
+const ARRIVALS_BYTES: u32 = 2 << 20;
 
 /// `bpf(2)` flag: the key must not exist yet.
 const BPF_NOEXIST: u64 = 1;
@@ -165,8 +165,10 @@ impl Kernel {
             loader
                 .map_max_entries("EMBRYOS", MAX_EMBRYOS)
                 .map_max_entries("EMBRYOS6", MAX_EMBRYOS)
-                .map_max_entries("STASHES", MAX_STASHES)
-                .map_max_entries("ARRIVALS", ARRIVALS_BYTES);
+                .map_max_entries("STASHES", MAX_STASHES);
+            for ring in &binding::RINGS[..settings.binders] {
+                loader.map_max_entries(ring, ARRIVALS_BYTES);
+            }
         }
         let mut ebpf = loader.load(OBJECT).map_err(|error| refused("the kernel programs' maps", error))?;
         // Without a listener for its messages the kernel side works all the same.
@@ -209,7 +211,7 @@ impl Kernel {
         let balance = balance_maps(&mut ebpf)?;
         let samples = Samples::take(&mut ebpf)?;
         let transparent = TransparentTuples::take(&mut ebpf)?;
-        let binding = if binding { Some(BindingMaps::take(&mut ebpf)?) } else { None };
+        let binding = if binding { Some(BindingMaps::take(&mut ebpf, settings.binders)?) } else { None };
         let kernel = Self {
             keys,
             syn_options,

@@ -21,7 +21,7 @@ use super::bind;
 use super::connection::serve;
 use super::settings::{Listener, ListenerSettings, Offload};
 use super::sockopt;
-use crate::flows::binding::Binder;
+use crate::flows::binding::{Arrivals, Binder};
 
 /// Connections accepted in a row before others get their turn.
 const BATCH: usize = 64;
@@ -145,11 +145,11 @@ impl Listening {
 type Current = watch::Receiver<Option<Arc<Listener>>>;
 
 impl Workers {
-    /// Starts `count` workers, of which the first binds. Each listener brings one socket for each of them, from [`open`].
+    /// Starts `count` workers, of which as many bind as there are rings. Each listener brings one socket for each of them, from [`open`].
     pub fn start(
         count: usize,
         listeners: Vec<(Arc<Listener>, Vec<Socket>)>,
-        binder: Option<Arc<Binder>>,
+        (binder, rings): (Option<Arc<Binder>>, Vec<Arrivals>),
     ) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(None);
         let mut threads = Vec::new();
@@ -164,11 +164,12 @@ impl Workers {
         for (listener, sockets) in listeners {
             workers.add(listener, sockets);
         }
+        let mut rings = rings.into_iter();
         for (number, sockets) in receivers.into_iter().enumerate() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let stopping = stopping.clone();
-            let binding = workers.binder.clone().filter(|_| number == 0);
-            let binding = binding.map(|binder| (binder, Arc::clone(&workers.listening)));
+            let ring = workers.binder.clone().zip(rings.next());
+            let binding = ring.map(|(binder, ring)| (binder, ring, Arc::clone(&workers.listening)));
             let thread = thread::Builder::new()
                 .name(format!("worker-{number}"))
                 .spawn(move || runtime.block_on(work(sockets, stopping, binding)))?;
@@ -244,15 +245,15 @@ impl Workers {
 async fn work(
     mut sockets: mpsc::UnboundedReceiver<(Current, Socket)>,
     mut stopping: watch::Receiver<Option<Instant>>,
-    binding: Option<(Arc<Binder>, Arc<Listening>)>,
+    binding: Option<(Arc<Binder>, Arrivals, Arc<Listening>)>,
 ) {
     // Every task holds a sender: when all are gone, `ended` says so.
     let (alive, mut ended) = mpsc::channel::<()>(1);
     let stopped = stopping.clone();
-    if let Some((binder, listening)) = binding {
+    if let Some((binder, arrivals, listening)) = binding {
         let (stopping, alive) = (stopping.clone(), alive.clone());
         tokio::spawn(async move {
-            if let Err(error) = bind::attend(binder, listening, stopping, alive).await {
+            if let Err(error) = bind::attend(binder, arrivals, listening, stopping, alive).await {
                 tracing::error!(%error, "connections are not bound any more; sockets accept them");
             }
         });

@@ -113,7 +113,7 @@ impl Setup {
             decision_log: Sampler::default(),
         });
         let listener = Arc::new(Listener { context: Arc::clone(&context), settings: self.settings });
-        let workers = Workers::start(self.workers, vec![(listener, sockets)], None).unwrap();
+        let workers = Workers::start(self.workers, vec![(listener, sockets)], (None, Vec::new())).unwrap();
         Proxy { address, context, workers: Some(workers) }
     }
 }

@@ -153,7 +153,7 @@ pub fn send<I: Sending, P: Packet, B: Bindings<I, P>>(
 }
 
 #[inline(always)]
-fn words(address: &[Shared32; 4]) -> [u32; 4] {
+pub fn words(address: &[Shared32; 4]) -> [u32; 4] {
     [address[0].get(), address[1].get(), address[2].get(), address[3].get()]
 }
 

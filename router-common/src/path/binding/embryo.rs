@@ -8,6 +8,7 @@ use super::back;
 use super::handshake::agreed;
 use super::own::{Content, Own, Sending, ports_back};
 use super::ports::Bindings;
+use super::ring;
 use crate::abi::binding::{ARRIVAL_BYTES, EMBRYO_CLOSED, EMBRYO_DONE, EMBRYO_OPEN, EMBRYO_TAKEN, Embryo};
 use crate::abi::reason::PacketReason;
 use crate::wire::tcp::{ACK, FIN, RST, Tcp};
@@ -68,12 +69,15 @@ pub fn carry<I: Sending, P: Packet, B: Bindings<I, P>>(
     if length > ARRIVAL_BYTES {
         return Some(Verdict::Drop(PacketReason::BindingTooLong));
     }
+    let Headers { ip, tcp, .. } = packet.view::<Headers<I>>(0)?;
+    let (client, _) = ip.addresses();
+    let ring = ring::of::<I>(client, tcp.ports.raw() as u16, bindings.settings()?.rings.get());
     let before = embryo;
     embryo.state = EMBRYO_TAKEN;
     embryo.generation = generation;
     // First: once the daemon has the packet, it may note what becomes of this client, which must not be overwritten.
     bindings.remember_embryo(key, &embryo);
-    if !bindings.arrived(packet, offset, length, &embryo) {
+    if !bindings.arrived(packet, ring, offset..offset + length, &embryo) {
         bindings.remember_embryo(key, &before);
         return Some(Verdict::Drop(PacketReason::BindingRingFull));
     }

@@ -12,6 +12,7 @@ mod embryo;
 pub mod handshake;
 pub mod own;
 pub mod ports;
+pub mod ring;
 
 use super::Verdict;
 use super::custody::{Keeper, keeper};
@@ -106,7 +107,7 @@ fn from_instance<I: Sending, P: Packet, B: Bindings<I, P>>(
         return None;
     }
     if segment.has(RST) {
-        return Some(if bindings.refused(slot) {
+        return Some(if bindings.refused(ring_of_flow::<I, P, B>(bindings, flow)?, slot) {
             Verdict::Take(PacketReason::BindingRefused)
         } else {
             Verdict::Drop(PacketReason::BindingRingFull)
@@ -140,6 +141,14 @@ fn resend<I: Sending, P: Packet, B: Bindings<I, P>>(
         }
         _ => None,
     }
+}
+
+/// The ring of a flow's client.
+#[inline(always)]
+fn ring_of_flow<I: Sending, P: Packet, B: Bindings<I, P>>(bindings: &B, flow: &Flow) -> Option<u32> {
+    let to_client = &flow.translations[1];
+    let port = (to_client.ports.get() >> 16) as u16;
+    Some(ring::of::<I>(bind::words(&to_client.destination), port, bindings.settings()?.rings.get()))
 }
 
 #[inline(always)]

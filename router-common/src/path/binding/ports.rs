@@ -1,5 +1,7 @@
 //! What delayed binding needs from its surroundings, beyond what the packet's route does.
 
+use core::ops::Range;
+
 use super::super::family::Family;
 use super::super::ports::{Clock, Flows, Keys, Packet};
 use crate::abi::binding::{BindingSettings, BoundEndpoint, BoundListener, Embryo, Stash};
@@ -29,11 +31,11 @@ pub trait Bindings<I: Family, P: Packet>: Flows + Keys<I::Key> + Clock {
     /// The cookie for the SYN of this packet's connection if that had said nothing of segments: that of the smallest segment.
     fn smallest_cookie(&self, packet: &P) -> Option<u32>;
 
-    /// Gives a client's first packet to the daemon, from `offset` on: `length` bytes. False if it takes none now.
-    fn arrived(&self, packet: &P, offset: usize, length: usize, embryo: &Embryo) -> bool;
+    /// Gives these bytes of a client's first packet to the worker that reads this ring. False if it takes none now.
+    fn arrived(&self, packet: &P, ring: u32, bytes: Range<usize>, embryo: &Embryo) -> bool;
 
-    /// Tells the daemon that the instance of the flow in this slot has refused. False if it takes nothing now.
-    fn refused(&self, slot: u32) -> bool;
+    /// Tells the worker that reads this ring that the instance of the flow in this slot has refused. False if it takes nothing now.
+    fn refused(&self, ring: u32, slot: u32) -> bool;
 
     /// Puts the stash's bytes behind the packet, which ends at `offset`. False, with the packet in an undefined state, where that is impossible.
     fn append(&self, packet: &mut P, offset: usize, stash: &Stash) -> bool;

@@ -15,6 +15,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,6 +26,7 @@ use router_common::abi::next_hop::NextHop;
 use router_common::abi::reason::UnboundReason;
 use router_common::wire::tcp::seq_before_eq;
 
+pub use super::kernel::Arrivals;
 use super::kernel::BindingMaps;
 use super::kernel_table::KernelFlowTable;
 use super::ports::PortLease;
@@ -82,7 +84,7 @@ pub struct Binding<'a> {
     pub rule: String,
 }
 
-/// Binds connections. One thread at a time takes [`Binder::next`] and looks after what it has bound.
+/// Binds connections. Each worker that has one of the rings looks after what it has bound.
 #[derive(Debug)]
 pub struct Binder {
     table: Arc<KernelFlowTable>,
@@ -93,11 +95,13 @@ pub struct Binder {
     secret: RandomState,
     /// Our timestamp clock minus the monotonic one, in ms.
     clock_offset: u32,
+    /// Some of those who would come are taken by nobody.
+    abandoned: AtomicBool,
 }
 
 impl Binder {
-    /// Nobody is answered before [`Binder::listen`].
-    pub fn new(table: Arc<KernelFlowTable>, maps: BindingMaps) -> io::Result<Self> {
+    /// Also returns the rings, one for each worker that binds. Nobody is answered before [`Binder::listen`].
+    pub fn new(table: Arc<KernelFlowTable>, mut maps: BindingMaps) -> io::Result<(Self, Vec<Arrivals>)> {
         let frames = FrameSocket::open()?;
         maps.ignore_all();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -106,9 +110,13 @@ impl Binder {
         let generation = since_epoch.as_nanos() as u32 | 1;
         maps.settings[0].clock_offset.set(clock_offset);
         maps.settings[0].generation.set(generation);
+        let rings = std::mem::take(&mut maps.rings);
+        maps.settings[0].rings.set(rings.len() as u32);
         let used = table.stashes_in_use();
         let free = (0..maps.stashes.len() as u32).filter(|index| !used.contains(index)).collect();
-        Ok(Self { table, maps, stashes: Mutex::new(free), frames, secret: RandomState::new(), clock_offset })
+        let (stashes, secret) = (Mutex::new(free), RandomState::new());
+        let abandoned = AtomicBool::new(false);
+        Ok((Self { table, maps, stashes, frames, secret, clock_offset, abandoned }, rings))
     }
 
     /// Answers the clients of a VIP, which must not be a wildcard.
@@ -125,18 +133,21 @@ impl Binder {
 
     /// First packets will be taken for so long.
     pub fn attend(&self, patience: Duration) {
-        self.maps.settings[0].attended_until.set(monotonic_ns() + patience.as_nanos() as u64);
+        if !self.abandoned.load(Ordering::Relaxed) {
+            self.maps.settings[0].attended_until.set(monotonic_ns() + patience.as_nanos() as u64);
+        }
     }
 
-    /// Readable when [`Binder::next`] has something.
-    pub fn readiness(&self) -> io::Result<OwnedFd> {
-        self.maps.readiness()
+    /// A ring is read no more: the stack gets new connections from now on, whoever else attends.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.maps.settings[0].attended_until.set(monotonic_ns());
     }
 
-    /// What the programs have told.
-    pub fn next(&self) -> Option<Event> {
+    /// What the programs have told one worker.
+    pub fn next(&self, arrivals: &mut Arrivals) -> Option<Event> {
         loop {
-            let arrival = self.maps.next()?;
+            let arrival = arrivals.read()?;
             if arrival.event != ARRIVAL_FIRST {
                 return Some(Event::Refused(arrival.slot));
             }

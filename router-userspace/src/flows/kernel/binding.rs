@@ -1,4 +1,4 @@
-//! The tables of delayed binding, and the ring by which the kernel programs tell of first packets.
+//! The tables of delayed binding, and the rings by which the kernel programs tell of first packets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
 use aya::Ebpf;
-use aya::maps::{HashMap, Map, MapData, RingBuf};
+use aya::maps::{HashMap, MapData, RingBuf};
 use router_common::abi::binding::{
-    ARRIVAL_BYTES, Arrival, BindingSettings, BoundEndpoint, BoundListener, Embryo, Stash,
+    ARRIVAL_BYTES, Arrival, BindingSettings, BoundEndpoint, BoundListener, Embryo, MAX_RINGS, Stash,
 };
 use router_common::abi::key::{FlowKey, words_of};
 
@@ -17,13 +17,26 @@ use super::maps::{mapped, of, take};
 use super::{KernelError, lock, map_error};
 use crate::flows::mapped::Mapped;
 
+/// The rings, in the order in which the programs number them.
+pub(super) const RINGS: [&str; MAX_RINGS] = [
+    "ARRIVALS_0",
+    "ARRIVALS_1",
+    "ARRIVALS_2",
+    "ARRIVALS_3",
+    "ARRIVALS_4",
+    "ARRIVALS_5",
+    "ARRIVALS_6",
+    "ARRIVALS_7",
+];
+
 /// What the daemon shares with the program of delayed binding.
 pub struct BindingMaps {
     pub settings: Mapped<BindingSettings>,
     pub stashes: Mapped<Stash>,
     listeners: Mutex<HashMap<MapData, BoundEndpoint, BoundListener>>,
     embryos: ByFamily<Embryo>,
-    arrivals: Mutex<RingBuf<MapData>>,
+    /// One for each worker that binds.
+    pub rings: Vec<Arrivals>,
 }
 
 impl std::fmt::Debug for BindingMaps {
@@ -33,18 +46,20 @@ impl std::fmt::Debug for BindingMaps {
 }
 
 impl BindingMaps {
-    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, KernelError> {
-        let arrivals = match take(ebpf, "ARRIVALS")? {
-            map @ Map::RingBuf(_) => RingBuf::try_from(map).map_err(map_error)?,
-            _ => unreachable!("it is one"),
-        };
+    /// With this many rings.
+    pub(super) fn take(ebpf: &mut Ebpf, rings: usize) -> Result<Self, KernelError> {
         let listeners = HashMap::try_from(take(ebpf, "BOUND_LISTENERS")?).map_err(map_error)?;
+        let ring = |name: &&str| {
+            let ring = take(ebpf, name).and_then(|map| RingBuf::try_from(map).map_err(map_error))?;
+            Ok(Arrivals(ring))
+        };
+        let rings = RINGS[..rings].iter().map(ring).collect::<Result<_, KernelError>>()?;
         Ok(Self {
             settings: mapped(of(ebpf, "BINDING_SETTINGS"))?,
             stashes: mapped(of(ebpf, "STASHES"))?,
             listeners: Mutex::new(listeners),
             embryos: ByFamily::take(ebpf, ["EMBRYOS", "EMBRYOS6"])?,
-            arrivals: Mutex::new(arrivals),
+            rings,
         })
     }
 
@@ -71,11 +86,21 @@ impl BindingMaps {
     pub fn note(&self, client: FlowKey, embryo: Embryo) -> Result<(), String> {
         self.embryos.insert(client, embryo, 0).map_err(|error| map_error(error).to_string())
     }
+}
 
-    /// The oldest thing that the programs have told and nobody has read.
-    pub fn next(&self) -> Option<Arrival> {
-        let mut arrivals = lock(&self.arrivals);
-        let item = arrivals.next()?;
+/// What the programs tell one worker.
+pub struct Arrivals(RingBuf<MapData>);
+
+impl std::fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arrivals").finish_non_exhaustive()
+    }
+}
+
+impl Arrivals {
+    /// The oldest thing that has been told and nobody has read.
+    pub fn read(&mut self) -> Option<Arrival> {
+        let item = self.0.next()?;
         let bytes: &[u8; size_of::<Arrival>()] = (*item).try_into().ok()?;
         // SAFETY: an arrival is made of integers only, without padding, and the bytes are as many.
         let mut arrival: Arrival = unsafe { std::mem::transmute_copy(bytes) };
@@ -85,8 +110,7 @@ impl BindingMaps {
 
     /// Readable when there is something to read.
     pub fn readiness(&self) -> io::Result<OwnedFd> {
-        let arrivals = lock(&self.arrivals);
-        let fd: RawFd = arrivals.as_raw_fd();
+        let fd: RawFd = self.0.as_raw_fd();
         // SAFETY: the ring owns the descriptor and outlives this borrow of it.
         unsafe { BorrowedFd::borrow_raw(fd) }.as_fd().try_clone_to_owned()
     }

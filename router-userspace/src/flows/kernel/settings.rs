@@ -21,6 +21,8 @@ pub struct KernelSettings {
     pub balance: Option<BalanceSizes>,
     /// Whether connections of some listener are bound.
     pub binding: bool,
+    /// Workers that bind them: 1–[`MAX_RINGS`](router_common::abi::binding::MAX_RINGS).
+    pub binders: usize,
 }
 
 /// How large the tables of Layer-4 listeners are to be; ignored where such tables are adopted.

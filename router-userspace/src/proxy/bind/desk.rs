@@ -17,7 +17,7 @@ use crate::core::health::Failure;
 use crate::core::pool::InstanceId;
 use crate::core::session::InstanceCounters;
 use crate::core::table::{RoutingTable, RuleRef};
-use crate::flows::binding::{Binder, Binding, Event, First, Progress};
+use crate::flows::binding::{Arrivals, Binder, Binding, Event, First, Progress};
 
 /// How long an instance has for its answer to the first SYN; twice as long for each that follows (RFC 6298 §5.5). The way to instances is short.
 const FIRST_PATIENCE: Duration = Duration::from_millis(200);
@@ -25,6 +25,7 @@ const FIRST_PATIENCE: Duration = Duration::from_millis(200);
 /// Looks after connections until they are flows like any other. Owned by one worker.
 pub(super) struct Desk {
     binder: Arc<Binder>,
+    arrivals: Arrivals,
     /// Those whose instance has not answered.
     waiting: HashMap<u32, Waiting>,
     /// Those whose instance has not acknowledged all that it was sent.
@@ -47,8 +48,8 @@ struct Waiting {
 }
 
 impl Desk {
-    pub(super) fn new(binder: Arc<Binder>) -> Self {
-        Self { binder, waiting: HashMap::new(), bound: VecDeque::new() }
+    pub(super) fn new(binder: Arc<Binder>, arrivals: Arrivals) -> Self {
+        Self { binder, arrivals, waiting: HashMap::new(), bound: VecDeque::new() }
     }
 
     /// Whether something is due soon.
@@ -64,7 +65,7 @@ impl Desk {
         mut revived: impl FnMut(Revived),
     ) -> usize {
         for taken in 0..most {
-            match self.binder.next() {
+            match self.binder.next(&mut self.arrivals) {
                 None => return taken,
                 Some(Event::First(first)) => match listener(first.vip) {
                     Some(listener) => revived_or(self.first(listener, first), &mut revived),

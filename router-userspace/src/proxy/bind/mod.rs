@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use super::connection;
 use super::listener::Listening;
 use super::settings::Listener;
-use crate::flows::binding::Binder;
+use crate::flows::binding::{Arrivals, Binder};
 use desk::Desk;
 
 /// For how long first packets are surely taken, unless this is said again.
@@ -30,16 +30,30 @@ const IDLE: Duration = Duration::from_millis(200);
 /// First packets in a row before others get their turn.
 const BATCH: usize = 64;
 
-/// Binds connections until it is told to stop. `alive` is held for every connection that goes on by a socket.
+/// Binds the connections of one ring until it is told to stop. `alive` is held for every connection that goes on by a socket.
 pub(super) async fn attend(
     binder: Arc<Binder>,
+    arrivals: Arrivals,
     listening: Arc<Listening>,
+    stopping: watch::Receiver<Option<tokio::time::Instant>>,
+    alive: mpsc::Sender<()>,
+) -> io::Result<()> {
+    let outcome = attend_until(&binder, arrivals, &listening, stopping, alive).await;
+    // Whoever would be told of by this ring is told nothing: the stack gets them, and those of the other workers, which are stopping too, or should.
+    binder.abandon();
+    outcome
+}
+
+async fn attend_until(
+    binder: &Arc<Binder>,
+    arrivals: Arrivals,
+    listening: &Listening,
     mut stopping: watch::Receiver<Option<tokio::time::Instant>>,
     alive: mpsc::Sender<()>,
 ) -> io::Result<()> {
     // SAFETY: the descriptor is owned, and stays the same one until it is dropped.
-    let ready = unsafe { AsyncFd::register_with_interest(binder.readiness()?, Interest::READABLE) }?;
-    let mut desk = Desk::new(Arc::clone(&binder));
+    let ready = unsafe { AsyncFd::register_with_interest(arrivals.readiness()?, Interest::READABLE) }?;
+    let mut desk = Desk::new(Arc::clone(binder), arrivals);
     let serve = |revived: Revived| {
         let alive = alive.clone();
         tokio::spawn(async move {
@@ -61,7 +75,6 @@ pub(super) async fn attend(
         }
         desk.look(serve);
     }
-    binder.attend(Duration::ZERO);
     desk.close();
     Ok(())
 }
