@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
-use router_common::abi::binding::{EMBRYO_OPEN, EMBRYO_TAKEN};
+use router_common::abi::binding::{BindingSettings, EMBRYO_OPEN, EMBRYO_TAKEN};
 use router_common::abi::reason::PacketReason;
 
 /// Entries by map and by key or index.
@@ -52,9 +52,15 @@ pub fn assert_no_connection_is_left(pins: &Path) {
     let open = |name| Map::LruHashMap(open(pins, name).expect("the map is pinned"));
     hash::<[u8; 16], [u8; 24]>(open("EMBRYOS"), "EMBRYOS", &mut embryos).expect("the map can be read");
     hash::<[u8; 40], [u8; 24]>(open("EMBRYOS6"), "EMBRYOS6", &mut embryos).expect("the map can be read");
+    let mut settings = Contents::new();
+    array::<{ size_of::<BindingSettings>() }>(pins, "BINDING_SETTINGS", &mut settings)
+        .expect("the map can be read");
+    let generation = settings.into_values().next().expect("it has one entry")[12..16].to_vec();
+    // What an earlier daemon has taken and nobody has sent again is over: the client was reset.
     let waits = |embryo: &Vec<u8>| {
         let (state, _) = embryo.split_first_chunk().expect("an embryo begins with its state");
-        matches!(u32::from_ne_bytes(*state), EMBRYO_OPEN | EMBRYO_TAKEN)
+        let state = u32::from_ne_bytes(*state);
+        state == EMBRYO_OPEN || state == EMBRYO_TAKEN && embryo[4..8] == generation
     };
     embryos.retain(|_, embryo| waits(embryo));
     assert!(embryos.is_empty(), "clients wait: {embryos:?}");

@@ -17,10 +17,10 @@ pub enum Step {
     RemoveKeys,
     /// The instance has all that was kept for it.
     Release,
-    /// A socket has the client's packet, and nobody else knows.
-    NoteSocket,
-    /// The client is the socket's, which does not answer.
+    /// A socket has the client's packet, which nobody has acknowledged.
     LetSocketLive,
+    /// The socket has acknowledged it, and gets no other.
+    NoteSocket,
 }
 
 /// Says that this step comes next. The daemon stops (SIGSTOP) if the file that `ROUTERD_STOP_BEFORE` names holds the step's name.

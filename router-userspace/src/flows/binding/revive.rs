@@ -20,13 +20,9 @@ use crate::flows::steps::{Step, before};
 const QUEUE_RECEIVE: i32 = 1;
 const QUEUE_SEND: i32 = 2;
 
-/// Makes the socket. `about_to_live` is called before the client can meet it: whatever keeps the client's packets away from the stack
-/// must give way there.
-pub fn revive(
-    first: &First,
-    clock: u32,
-    about_to_live: impl FnOnce() -> io::Result<()>,
-) -> io::Result<OwnedFd> {
+/// Makes the socket. `lives` is called when it answers for what the client has sent: whatever keeps the client's packets away from the stack must
+/// give way there.
+pub fn revive(first: &First, clock: u32, lives: impl FnOnce() -> io::Result<()>) -> io::Result<OwnedFd> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(first.vip), kind, Some(Protocol::TCP))?;
     if first.vip.is_ipv6() {
@@ -68,12 +64,13 @@ pub fn revive(
     if sent != first.payload.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }
-    before(Step::NoteSocket);
-    about_to_live()?;
     before(Step::LetSocketLive);
     let socket: OwnedFd = socket.into();
-    // The probe that is sent now acknowledges what the client has sent.
+    // The probe that is sent now acknowledges what the client has sent. Only then may more of it come: a socket in repair mode acknowledges too, but
+    // if the daemon dies it goes without a word.
     sockets::begin_to_live(&socket)?;
+    before(Step::NoteSocket);
+    lives()?;
     socket2::SockRef::from(&socket.as_fd()).set_tcp_nodelay(true)?;
     Ok(socket)
 }
