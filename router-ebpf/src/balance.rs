@@ -13,7 +13,7 @@ use router_common::path::balance::datagram::Datagram;
 use router_common::path::balance::place::{self, Placement};
 use router_common::path::balance::table::{self, ReplyKey};
 use router_common::path::balance::tables::Tables;
-use router_common::path::balance::{Outcome, answer};
+use router_common::path::balance::{self, Outcome, answer};
 use router_common::path::fragment::DatagramKey;
 
 use crate::maps::{
@@ -156,6 +156,19 @@ impl Tables for KernelTables {
     }
 
     #[inline(always)]
+    fn target(&self, address: &[u32; 4], port: u32) -> u32 {
+        layer4_target(address, port)
+    }
+
+    #[inline(always)]
+    fn flow_of(&self, client: &[u32; 4], origin: u32) -> Option<FlowId> {
+        match layer4_flow_of(client, origin) {
+            0 => None,
+            id => Some(FlowId::unpack(id)),
+        }
+    }
+
+    #[inline(always)]
     fn begin(&self, datagram: &Datagram, service: u32) -> Result<Placement, Outcome> {
         place::unpack(layer4_begin(datagram, service))
     }
@@ -183,6 +196,28 @@ impl Tables for KernelTables {
 }
 
 // Global functions: the verifier follows each once, by what their arguments may be, instead of once for every path that leads to a call.
+
+/// A packed `Target`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn layer4_target(address: *const [u32; 4], port: u32) -> u32 {
+    if address.is_null() {
+        return 0;
+    }
+    // SAFETY: the verifier has seen to it that the memory is there.
+    balance::target(&KernelTables, unsafe { &*address }, port)
+}
+
+/// A packed [`FlowId`], or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn layer4_flow_of(client: *const [u32; 4], origin: u32) -> u32 {
+    if client.is_null() {
+        return 0;
+    }
+    // SAFETY: as above.
+    table::flow_of(&KernelTables, unsafe { &*client }, origin).map_or(0, FlowId::pack)
+}
 
 /// As [`place::pack`].
 #[unsafe(no_mangle)]

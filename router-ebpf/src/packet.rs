@@ -10,15 +10,18 @@ use aya_ebpf::helpers::{
 };
 use aya_ebpf::programs::TcContext;
 use router_common::path::balance::datagram::Headers as Datagram;
+use router_common::path::balance::tables::Tables;
 use router_common::path::family::Family;
 use router_common::path::options::Scratch;
 use router_common::path::parse::{Headers, Version, version};
 use router_common::path::ports::Packet;
+use router_common::path::sum;
 use router_common::wire::Wire;
 use router_common::wire::checksum::Diff;
 use router_common::wire::ipv4::Ipv4;
 use router_common::wire::ipv6::Ipv6;
 
+use crate::balance::KernelTables;
 use crate::scratch;
 
 /// `linux/if_packet.h`
@@ -155,6 +158,14 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
+    fn sum(&self, offset: usize, len: usize) -> Option<u64> {
+        match packet_sum(self.ctx.skb.skb, offset as u32, len as u32) {
+            TOO_SHORT => None,
+            sum => Some(sum),
+        }
+    }
+
+    #[inline(always)]
     fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool {
         // SAFETY: `bytes` has N bytes; the helper checks the range in the packet.
         unsafe {
@@ -222,4 +233,16 @@ impl Packet for Skb<'_> {
         // SAFETY: the context is the program's own.
         unsafe { bpf_skb_adjust_room(self.ctx.skb.skb, I::LEN as i32, BPF_ADJ_ROOM_MAC, family) == 0 }
     }
+}
+
+/// No sum: the words of the longest packet add up to less.
+const TOO_SHORT: u64 = u64::MAX;
+
+/// Global: the verifier follows the loops inside once, whoever calls it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn packet_sum(skb: *mut __sk_buff, offset: u32, len: u32) -> u64 {
+    let ctx = TcContext::new(skb);
+    let sum = sum::of(&Skb::new(&ctx), offset as usize, len as usize, |number| KernelTables.opaque(number));
+    sum.unwrap_or(TOO_SHORT)
 }

@@ -27,6 +27,7 @@ pub mod ports;
 pub mod reporting;
 pub mod sequence;
 pub mod stray_ending;
+pub mod sum;
 pub mod syn_options;
 pub mod too_long;
 pub mod translate;

@@ -5,6 +5,7 @@ use super::answer_budget::AnswerBudget;
 use super::family::Family;
 use super::fragment::{Datagram, DatagramKey};
 use super::options::Scratch;
+use super::sum;
 use crate::abi::flow::Flow;
 use crate::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
 use crate::abi::next_hop::NextHop;
@@ -49,6 +50,15 @@ pub trait Packet {
 
     /// Copies words, as they lie in memory, from any offset. `None` where the packet is too short.
     fn load<const N: usize>(&self, offset: usize) -> Option<[u32; N]>;
+
+    /// See [`sum::of`]. A step with many paths inside.
+    #[inline(always)]
+    fn sum(&self, offset: usize, len: usize) -> Option<u64>
+    where
+        Self: Sized,
+    {
+        sum::of(self, offset, len, |number| number)
+    }
 
     /// Overwrites bytes at any offset. Returns false, with the packet unchanged, where that is impossible.
     fn store<const N: usize>(&mut self, offset: usize, bytes: &[u8; N]) -> bool;

@@ -314,6 +314,16 @@ impl<T: Tables, N: Interfaces> Tables for Ready<T, N> {
     fn note(&self, _: &DatagramKey, _: abi::Course) {}
 
     #[inline(always)]
+    fn target(&self, address: &[u32; 4], port: u32) -> u32 {
+        self.inner.target(address, port)
+    }
+
+    #[inline(always)]
+    fn flow_of(&self, client: &[u32; 4], origin: u32) -> Option<abi::FlowId> {
+        self.inner.flow_of(client, origin)
+    }
+
+    #[inline(always)]
     fn answered(&self, datagram: &datagram::Datagram, instance: u32) -> Option<abi::FlowId> {
         self.inner.answered(datagram, instance)
     }

@@ -35,7 +35,7 @@ use super::balance::{self, FLOWS_PER_BUCKET};
 use super::mapped::Mapped;
 use super::xdp::{Wishes, Xdp};
 use by_family::ByFamily;
-use error::{io_error, map_error, refused};
+use error::{io_error, map_error, not_loaded, refused};
 use hooks::{HOOKS, Hook, Wanted};
 use maps::{balance_maps, mapped, of, take, xdp, xdp_program_of};
 use pins::Pins;
@@ -184,7 +184,7 @@ impl Kernel {
                 .program_mut(hook.program)
                 .and_then(|found| found.try_into().ok())
                 .expect("the object is built together with this file");
-            program.load().map_err(|error| refused("a kernel program", error))?;
+            program.load().map_err(|error| not_loaded(hook.program, error))?;
             for interface in &settings.interfaces {
                 pins.attach(program, interface, hook)?;
             }

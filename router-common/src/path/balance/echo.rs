@@ -3,12 +3,13 @@
 //! Whoever watches a VIP by ping learns whether its listeners have instances. The answer is the request with its addresses exchanged: it is as
 //! long as that, and goes to the neighbour that the request came from, so nobody can be made to hear more than was sent.
 
+use super::Outcome;
 use super::encapsulate::Outer;
 use super::tables::Tables;
-use super::{Outcome, find};
 use crate::abi::balance::{Endpoint, Target};
 use crate::abi::reason::PacketReason;
 use crate::path::ports::Packet;
+use crate::path::sum;
 use crate::wire::Wire;
 use crate::wire::checksum::{self, Diff};
 use crate::wire::ethernet::Ethernet;
@@ -34,8 +35,7 @@ impl<I: Outer> Headers<I> {
 
 /// Longest request that is answered here, in bytes from the IP header on: what a network of jumbo frames carries.
 const LONGEST: usize = 9_216;
-/// Bytes that are summed up at a time.
-const CHUNK: usize = 64;
+const _: () = assert!(LONGEST <= sum::LONGEST);
 
 /// `None` if this is no echo request to a VIP; it is then unchanged.
 #[inline(never)]
@@ -64,7 +64,8 @@ pub fn carry<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Opti
     }
     let len = length - I::LEN;
     let pseudo = headers.ip.icmp_pseudo_sum(len);
-    if !sums_up::<I, P, T>(packet, tables, len, pseudo) {
+    let sum = packet.sum(Headers::<I>::ICMP, len);
+    if sum.is_none_or(|sum| checksum::of_sum(sum + pseudo) != 0) {
         return Some(Outcome::drop(PacketReason::L4EchoMalformed));
     }
     Some(match answer::<I, P>(packet, [request, reply]) {
@@ -86,46 +87,10 @@ pub fn fragment<I: Outer, T: Tables>(tables: &T, destination: &[u32; 4]) -> Opti
 #[inline(always)]
 fn is_answered<I: Outer, T: Tables>(tables: &T, address: &[u32; 4]) -> Option<bool> {
     let port = Endpoint::pack_port(0, I::ICMP, I::IS_IPV6);
-    match Target::unpack(find::<I, T>(tables, tables.settings()?, address, port)) {
+    match Target::unpack(tables.target(address, port)) {
         Some(Target::Vip { echo }) => Some(echo),
         _ => None,
     }
-}
-
-/// Whether the checksum of `len` bytes of ICMP (at most [`LONGEST`]) is right. A function of its own: what the verifier has followed of its loops comes to nothing but this answer.
-#[inline(never)]
-fn sums_up<I: Outer, P: Packet, T: Tables>(packet: &P, tables: &T, len: usize, pseudo: u64) -> bool {
-    sum(packet, tables, Headers::<I>::ICMP, len).is_some_and(|sum| checksum::of_sum(sum + pseudo) == 0)
-}
-
-/// The sum of `len` bytes (at least 4, at most [`LONGEST`]) from `offset` on, as they lie in memory.
-#[inline(always)]
-fn sum<P: Packet, T: Tables>(packet: &P, tables: &T, offset: usize, len: usize) -> Option<u64> {
-    let (mut sum, mut done) = (0, 0);
-    for _ in 0..LONGEST / CHUNK {
-        if done + CHUNK > len {
-            break;
-        }
-        for word in packet.load::<{ CHUNK / 4 }>(offset + done)? {
-            sum += u64::from(word);
-        }
-        done += CHUNK;
-    }
-    let (mut at, mut left) = (tables.opaque((offset + done) as u32), tables.opaque((len - done) as u32));
-    for _ in 0..CHUNK / 4 - 1 {
-        if left < 4 {
-            break;
-        }
-        let [word] = packet.load(at as usize)?;
-        sum += u64::from(word);
-        (at, left) = (at.wrapping_add(4), left - 4);
-    }
-    if left & 3 != 0 {
-        // The last word, without those of its bytes that have been summed up.
-        let [word] = packet.load(offset + len - 4)?;
-        sum += u64::from((u32::from_le(word) >> (32 - 8 * (left & 3))).to_le());
-    }
-    Some(sum)
 }
 
 #[inline(always)]

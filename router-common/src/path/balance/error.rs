@@ -5,9 +5,9 @@
 
 use super::datagram::{Datagram, join};
 use super::encapsulate::{self, Outer};
-use super::table::{self, Key};
+use super::table::Key;
 use super::tables::Tables;
-use super::{Outcome, answer, find, place, rewrite, tunnel};
+use super::{Outcome, answer, place, rewrite, tunnel};
 use crate::abi::balance::{Endpoint, Instance, Mode, Target};
 use crate::abi::reason::PacketReason;
 use crate::path::family::split;
@@ -20,7 +20,6 @@ use crate::wire::{PROTOCOL_TCP, PROTOCOL_UDP};
 /// `None` if this is no error about a Layer-4 flow's packet; it is then unchanged.
 #[inline(always)]
 pub fn carry<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Option<Outcome> {
-    let settings = tables.settings()?;
     packet.make_linear(ErrorHeaders::<I>::WITH_REST);
     if let Some(outcome) = tunnel::take_error::<I, P, T>(packet, tables) {
         return Some(outcome);
@@ -31,11 +30,11 @@ pub fn carry<I: Outer, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Opti
         return None;
     }
     let port = |port| Endpoint::pack_port(port, lost.protocol, I::IS_IPV6);
-    let to = find::<I, T>(tables, settings, &lost.destination, port(lost.destination_port));
+    let to = tables.target(&lost.destination, port(lost.destination_port));
     if let Some(Target::Service(service)) = Target::unpack(to) {
         return to_instance::<I, P, T>(packet, tables, lost, service);
     }
-    let from = find::<I, T>(tables, settings, &lost.source, port(lost.source_port));
+    let from = tables.target(&lost.source, port(lost.source_port));
     match Target::unpack(from) {
         Some(Target::Instance(instance)) => to_client::<I, P, T>(packet, tables, lost, instance),
         _ => None,
@@ -82,11 +81,9 @@ fn to_instance<I: Outer, P: Packet, T: Tables>(
     lost: &Datagram,
     index: u32,
 ) -> Option<Outcome> {
-    let settings = tables.settings()?;
     let mode = Mode::of(tables.service(index)?.mode.get())?;
     let key = Key::new(lost.source, lost.source_port, index);
-    let found = table::find::<I, T>(tables, settings.buckets.get(), &key, key.hash(settings));
-    let Some((flow, _)) = found else {
+    let Some(id) = tables.flow_of(&key.client, key.origin) else {
         if mode.sees_answers() {
             return None;
         }
@@ -94,6 +91,7 @@ fn to_instance<I: Outer, P: Packet, T: Tables>(
         let instance = tables.instance(place::unstored(tables, lost, index)?)?;
         return Some(as_it_is::<I, P, T>(packet, tables, mode, lost.length, instance));
     };
+    let flow = tables.flows(id.bucket)?.flows.get(id.place as usize)?;
     let instance = tables.instance(flow.instance())?;
     if !mode.sees_answers() {
         return Some(as_it_is::<I, P, T>(packet, tables, mode, lost.length, instance));

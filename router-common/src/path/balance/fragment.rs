@@ -9,7 +9,7 @@ use super::encapsulate::{self, Outer};
 use super::place::Placement;
 use super::table::{self, Key};
 use super::tables::Tables;
-use super::{Outcome, answer, echo, find, lifetime, rewrite};
+use super::{Outcome, answer, echo, lifetime, rewrite};
 use crate::abi::balance::{Course, Endpoint, Flow, FlowId, Mode, TAG_LIVE, TAG_STATE, TICK_SHIFT, Target};
 use crate::abi::reason::PacketReason;
 use crate::path::family::{Family, split};
@@ -123,7 +123,7 @@ fn later<I: Outer, P: Packet, T: Tables>(
     let fresh = |course: &Course| tables.ticks().wrapping_sub(course.seen) <= PATIENCE_TICKS;
     let Some(course) = tables.recall(name).filter(fresh) else {
         let port = Endpoint::pack_port(0, name.protocol(), I::IS_IPV6) | Endpoint::ANY_PORT;
-        return match Target::unpack(find::<I, T>(tables, tables.settings()?, &name.destination, port)) {
+        return match Target::unpack(tables.target(&name.destination, port)) {
             Some(Target::Service(_)) => Some(Outcome::drop(PacketReason::L4FragmentUnknown)),
             _ => None,
         };
@@ -173,23 +173,20 @@ fn known<I: Outer, T: Tables>(tables: &T, datagram: &Datagram) -> Known {
 
 #[inline(always)]
 fn direction<I: Outer, T: Tables>(tables: &T, datagram: &Datagram) -> Option<Target> {
-    let settings = tables.settings()?;
     let port = |port| Endpoint::pack_port(port, datagram.protocol, I::IS_IPV6);
-    let to = find::<I, T>(tables, settings, &datagram.destination, port(datagram.destination_port));
+    let to = tables.target(&datagram.destination, port(datagram.destination_port));
     if let Some(target @ Target::Service(_)) = Target::unpack(to) {
         return Some(target);
     }
-    let from = find::<I, T>(tables, settings, &datagram.source, port(datagram.source_port));
+    let from = tables.target(&datagram.source, port(datagram.source_port));
     Target::unpack(from).filter(|target| matches!(target, Target::Instance(_)))
 }
 
 #[inline(always)]
 fn follow<I: Outer, T: Tables>(tables: &T, datagram: &Datagram, course: &mut Course) -> Option<What> {
-    let settings = tables.settings()?;
     let key = Key::new(datagram.source, datagram.source_port, course.service);
-    let hash = key.hash(settings);
-    let found = table::find::<I, T>(tables, settings.buckets.get(), &key, hash);
-    let Some((flow, id)) = found else { return Some(What::Begins) };
+    let Some(id) = tables.flow_of(&key.client, key.origin) else { return Some(What::Begins) };
+    let flow = tables.flows(id.bucket)?.flows.get(id.place as usize)?;
     let instance = tables.instance(flow.instance())?;
     let mode = Mode::of(tables.service(course.service)?.mode.get())?;
     course.instance = flow.instance();
@@ -198,7 +195,7 @@ fn follow<I: Outer, T: Tables>(tables: &T, datagram: &Datagram, course: &mut Cou
         lifetime::Judgement::GoesOn => What::GoesOn,
         lifetime::Judgement::GivenUp => What::GivenUp,
         lifetime::Judgement::Over => {
-            table::retire(tables, id, hash);
+            table::retire(tables, id, key.hash(tables.settings()?));
             What::Begins
         }
     })

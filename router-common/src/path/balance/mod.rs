@@ -28,10 +28,9 @@ pub mod tables;
 mod tunnel;
 
 use super::Verdict;
-use super::family::Family;
 use super::parse::{self, Version};
 use super::ports::Packet;
-use crate::abi::balance::{ENDPOINT_BUCKETS, Endpoint, Settings, Target};
+use crate::abi::balance::{ENDPOINT_BUCKETS, Endpoint, Target};
 use crate::abi::next_hop::NextHop;
 use crate::abi::reason::PacketReason;
 use crate::wire::ethernet::Ethernet;
@@ -165,9 +164,9 @@ pub fn carry_ordinary<I: Outer, P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
 ) -> Result<Option<Outcome>, Rare> {
-    let Some(settings) = tables.settings().filter(|settings| settings.endpoints.get() != 0) else {
+    if !tables.settings().is_some_and(|settings| settings.endpoints.get() != 0) {
         return Ok(None);
-    };
+    }
     let Some(datagram) = &Datagram::read::<I, P>(packet) else {
         return match packet.view::<I>(Ethernet::LEN) {
             Some(ip) if ip.is_fragment() => Err(Rare::Fragment),
@@ -179,27 +178,28 @@ pub fn carry_ordinary<I: Outer, P: Packet, T: Tables>(
         return Ok(None);
     }
     let port = |port| Endpoint::pack_port(port, datagram.protocol, I::IS_IPV6);
-    let to = find::<I, T>(tables, settings, &datagram.destination, port(datagram.destination_port));
+    let to = tables.target(&datagram.destination, port(datagram.destination_port));
     if let Some(Target::Service(service)) = Target::unpack(to) {
         return Ok(Some(client::carry::<I, P, T>(packet, tables, datagram, service)));
     }
-    let from = find::<I, T>(tables, settings, &datagram.source, port(datagram.source_port));
+    let from = tables.target(&datagram.source, port(datagram.source_port));
     Ok(match Target::unpack(from) {
         Some(Target::Instance(instance)) => answer::carry::<I, P, T>(packet, tables, datagram, instance),
         _ => None,
     })
 }
 
-/// The packed target of an endpoint.
-#[inline(never)]
-fn find<I: Family, T: Tables>(tables: &T, settings: &Settings, address: &[u32; 4], port: u32) -> u32 {
+/// The packed target of an endpoint. Addresses are compared whole: all but the first word of those of IPv4 are 0.
+#[inline(always)]
+pub fn target<T: Tables>(tables: &T, address: &[u32; 4], port: u32) -> u32 {
+    let Some(settings) = tables.settings() else { return Target::NONE };
     // 1 or 2.
     let half = settings.endpoints.get() & 1 ^ 1;
     let hash = hash::of(settings.endpoint_seeds[half as usize].get(), address, port);
     let bucket = hash::scale((hash >> 32) as u32, ENDPOINT_BUCKETS) + half * ENDPOINT_BUCKETS;
     if let Some(bucket) = tables.endpoints(bucket) {
         for endpoint in &bucket.endpoints {
-            if endpoint.port.get() == port && table::same::<I>(&endpoint.address, address) {
+            if endpoint.port.get() == port && table::same::<Ipv6>(&endpoint.address, address) {
                 return endpoint.target.get();
             }
         }

@@ -10,6 +10,7 @@ use crate::abi::balance::{
 };
 use crate::abi::shared::Shared32;
 use crate::path::family::Family;
+use crate::wire::ipv6::Ipv6;
 
 /// What a client's packets have in common.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +69,14 @@ pub fn find<'a, I: Family, T: Tables>(
     let bucket = tables.flows(second)?;
     let place = search::<I>(bucket, key, tag | TAG_LIVE)?;
     Some((bucket.flows.get(place)?, FlowId { bucket: second, place: place as u32 }))
+}
+
+/// The same by the parts of its key, for those who seldom ask. Addresses are compared whole: all but the first word of those of IPv4 are 0.
+#[inline(always)]
+pub fn flow_of<T: Tables>(tables: &T, client: &[u32; 4], origin: u32) -> Option<FlowId> {
+    let settings = tables.settings()?;
+    let key = Key { client: *client, origin };
+    Some(find::<Ipv6, T>(tables, settings.buckets.get(), &key, key.hash(settings))?.1)
 }
 
 #[inline(always)]

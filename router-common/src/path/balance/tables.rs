@@ -65,6 +65,24 @@ pub trait Tables {
 
     // Steps with many paths inside. The kernel programs make them functions which the verifier follows once, whoever calls them.
 
+    /// See [`balance::target`](super::target).
+    #[inline(always)]
+    fn target(&self, address: &[u32; 4], port: u32) -> u32
+    where
+        Self: Sized,
+    {
+        super::target(self, address, port)
+    }
+
+    /// See [`table::flow_of`].
+    #[inline(always)]
+    fn flow_of(&self, client: &[u32; 4], origin: u32) -> Option<FlowId>
+    where
+        Self: Sized,
+    {
+        table::flow_of(self, client, origin)
+    }
+
     /// See [`place::begin`].
     #[inline(always)]
     fn begin(&self, datagram: &Datagram, service: u32) -> Result<Placement, Outcome>

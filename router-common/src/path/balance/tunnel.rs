@@ -6,10 +6,10 @@
 //!
 //! Anybody can send an error in any router's name. It is believed if it shows a header that only this host puts around packets: one between its addresses, with its mark.
 
+use super::Outcome;
 use super::encapsulate::Outer;
 use super::table;
 use super::tables::Tables;
-use super::{Outcome, find};
 use crate::abi::balance::{Endpoint, Instance, Mode, Settings, TICK_SHIFT, Target, Tunnel};
 use crate::abi::next_hop::NextHop;
 use crate::abi::reason::PacketReason;
@@ -77,8 +77,7 @@ pub fn take_error<I: Outer, P: Packet, T: Tables>(packet: &P, tables: &T) -> Opt
     }
     let (source, destination) = headers.inner.addresses();
     let port = Endpoint::pack_port(0, I::IN_IP, I::IS_IPV6);
-    let Some(Target::Instance(index)) = Target::unpack(find::<I, T>(tables, settings, &destination, port))
-    else {
+    let Some(Target::Instance(index)) = Target::unpack(tables.target(&destination, port)) else {
         return None;
     };
     let instance = tables.instance(index)?;

@@ -140,3 +140,56 @@ fn how_packets_travel_must_go_with_what_the_listener_and_its_instances_are() {
         "no client comes to that instance"
     );
 }
+
+/// One VIP, port and transport has one listener, whatever the protocols: there is no precedence to know.
+#[test]
+fn listeners_whose_packets_could_not_be_told_apart_are_refused() {
+    let second = |protocol: &str, address: &str| {
+        problems(&file(
+            "",
+            "10.0.2.11:53",
+            &format!("[[listener]]\nname = \"other\"\naddress = \"{address}\"\nprotocol = \"{protocol}\"\n"),
+        ))
+    };
+    let third = |first: &str, protocol: &str, address: &str| {
+        problems(&file(
+            "",
+            "10.0.2.11:53",
+            &format!(
+                "[[listener]]\nname = \"one\"\naddress = \"10.0.1.9:443\"\nprotocol = \"{first}\"\n\n\
+                 [[listener]]\nname = \"two\"\naddress = \"{address}\"\nprotocol = \"{protocol}\"\n"
+            ),
+        ))
+    };
+    // The same VIP and port with UDP twice.
+    let twice = second("udp", "10.0.1.1:53");
+    assert!(
+        twice.starts_with("r.toml:16:11: listener address 10.0.1.1:53 is already listened on"),
+        "{twice}"
+    );
+    // TCP in eBPF and connections in user space, either way round, and by a wildcard.
+    for (first, protocol) in [("tcp", "http"), ("http", "tcp"), ("tls", "tcp"), ("tcp", "tcp")] {
+        let said = third(first, protocol, "10.0.1.9:443");
+        assert!(
+            said.starts_with("r.toml:21:11: listener address 10.0.1.9:443 is already listened on"),
+            "{first} and {protocol}: {said}"
+        );
+    }
+    for first in ["tcp", "tls"] {
+        let said = third(first, "http", "0.0.0.0:443");
+        assert!(
+            said.starts_with("r.toml:21:11: listener address 0.0.0.0:443 is already listened on"),
+            "{first}: {said}"
+        );
+    }
+    let mapped = second("udp", "[::ffff:10.0.1.1]:53");
+    assert!(
+        mapped.starts_with("r.toml:16:11: ") && mapped.contains("is an IPv4 address in IPv6 form"),
+        "{mapped}"
+    );
+    // What can be told apart: the other transport, another port, another VIP, and sockets that take whatever is no datagram of a VIP's.
+    assert_eq!(second("tcp", "10.0.1.1:53"), "");
+    assert_eq!(second("udp", "10.0.1.1:54"), "");
+    assert_eq!(second("udp", "10.0.1.2:53"), "");
+    assert_eq!(second("http", "0.0.0.0:53"), "");
+}

@@ -19,7 +19,9 @@ use router_common::path::fragment::DatagramKey;
 use super::hooks::Wanted;
 use super::live::{BudgetBytes, DatagramKeyBytes, LiveMaps, NewFlowsBytes, bytes_of_key};
 use super::maps::xdp_program_of;
-use super::{ByFamily, HOOKS, Hook, Kernel, KernelError, io_error, lock, map_error, refused, take};
+use super::{
+    ByFamily, HOOKS, Hook, Kernel, KernelError, io_error, lock, map_error, not_loaded, refused, take,
+};
 
 /// Maps that programs only read.
 const READ_ONLY: [&str; 12] = [
@@ -171,7 +173,7 @@ impl Shadow {
                 .program_mut(name)
                 .and_then(|found| found.try_into().ok())
                 .expect("the object is built together with this file");
-            program.load().map_err(|error| refused("a kernel program", error))?;
+            program.load().map_err(|error| not_loaded(name, error))?;
         }
         let said = Array::try_from(take(&mut ebpf, "TRACE")?).map_err(map_error)?;
         let xdp_frames = PerCpuArray::try_from(take(&mut ebpf, "XDP_FRAMES")?).map_err(map_error)?;
@@ -273,7 +275,7 @@ impl Shadow {
         let before = self.xdp_frames()?;
         let loaded = xdp_program_of(&mut self.ebpf, program);
         if loaded.fd().is_err() {
-            loaded.load().map_err(|error| refused("a kernel program", error))?;
+            loaded.load().map_err(|error| not_loaded(program, error))?;
         }
         let context = frame_context(frame.len() as u32, interface);
         let action = run_one(&*loaded, frame, &context)?;
