@@ -12,7 +12,7 @@ use support::lab::{Host, VIP};
 use support::nginx::Nginx;
 use support::scene::is_prefix;
 use support::tls::{self, Authority};
-use support::{Connection, Curl, Router, TestLab, router};
+use support::{Connection, Curl, Router, TestLab, router, xdp};
 
 const NAMES: [&str; 4] = ["a.lab", "b.lab", "*.wild.lab", "10.77.1.10"];
 
@@ -37,7 +37,11 @@ impl Secure {
 
     /// The certificates end in these years; `check` is a line of both pools.
     fn with_ends(ends: [i32; 2], check: &str) -> Self {
-        let lab = TestLab::with_backends(2);
+        Self::in_lab(TestLab::with_backends(2), "", ends, check)
+    }
+
+    /// The same in a lab of two backends that a story has prepared, with further lines of `[datapath]`.
+    fn in_lab(lab: TestLab, datapath: &str, ends: [i32; 2], check: &str) -> Self {
         let authority = Authority::new(&lab);
         let servers =
             [1, 2].map(|number| authority.serve(&lab, number, &NAMES, ends[usize::from(number) - 1], ""));
@@ -65,7 +69,7 @@ impl Secure {
         ] {
             rest += &format!("[[rule]]\nname = \"{name}\"\nmatch = '{condition}'\n{action}\n\n");
         }
-        let router = Router::start(&lab, &router::configuration(&lab, "", "", &rest));
+        let router = Router::start(&lab, &router::configuration(&lab, "", datapath, &rest));
         Self { router, _servers: servers.into(), authority, lab }
     }
 
@@ -207,7 +211,24 @@ fn a_client_hello_in_many_segments_and_records_is_read_and_handed_off() {
 #[test]
 #[ignore = "needs root"]
 fn two_hundred_megabytes_over_tls_arrive_whole_though_the_daemon_is_killed_meanwhile() {
-    let mut secure = Secure::new();
+    long_transfers_outlive_the_daemon(&mut Secure::new());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn with_xdp_two_hundred_megabytes_over_tls_arrive_whole_too() {
+    let lab = TestLab::with_backends(2);
+    xdp::open(&lab);
+    let mut secure = Secure::in_lab(lab, "attach = \"xdp\"", [4000, 4000], "");
+    long_transfers_outlive_the_daemon(&mut secure);
+    let series = "router_xdp_frames_total{reason=\"carried\"} ";
+    let metrics = secure.router.metrics();
+    let carried = metrics.lines().find_map(|line| line.strip_prefix(series)?.parse().ok()).unwrap_or(0_u64);
+    assert!(carried > 100_000, "XDP has carried {carried} frames");
+}
+
+/// Both are handed off, and in the middle of them the daemon dies.
+fn long_transfers_outlive_the_daemon(secure: &mut Secure) {
     let original = secure.lab.state_dir().join("files/200m");
     let length = fs::metadata(&original).unwrap().len();
     let transfers: Vec<_> = [HANDOFF, AUTO]
