@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use support::lab::Family;
 use support::scene::PEER_PORT;
 use support::{Entry, Peer, Reply, Scene, peer};
 
@@ -170,11 +171,12 @@ fn complaint(scene: &Scene, entry: Entry, request: &[u8], wanted: Wanted) -> Opt
 }
 
 fn judge(cases: Cases) {
-    let scene = Scene::with_backends(1);
+    let scene = Scene::binding(Family::V4, 1, "");
+    scene.warm_up();
     let _peer = Peer::start(&scene.lab, 1, PEER_PORT, tell_head);
     let mut complaints = Vec::new();
     for (name, request, wanted) in cases {
-        for entry in [Entry::Handoff, Entry::Auto, Entry::Relay] {
+        for entry in [Entry::Handoff, Entry::Auto, Entry::Relay, Entry::Bind] {
             if let Some(complaint) = complaint(&scene, entry, &request, wanted) {
                 complaints.push(format!("{name} ({entry:?}), {wanted:?}: {complaint}"));
             }
