@@ -588,6 +588,9 @@ fn whoever_acknowledges_no_cookie_is_reset_unless_a_socket_knows_it() {
     assert_eq!(forged(FIN, b"").0, None);
     world.has_socket.set(true);
     assert_eq!(forged(ACK, REQUEST).0, None);
+    // Nor does one that has a socket become a client without, when it is long forgotten that it was one.
+    let (_, answer) = world.meet(&client(SYN, CLIENT_SEQ, 0, USUAL, b""));
+    assert_eq!(world.meet(&world.request(&Segment::of(&answer))).0, None);
     assert!(world.embryo().is_none());
 }
 

@@ -24,9 +24,9 @@ pub fn carry<I: Sending, P: Packet, B: Bindings<I, P>>(
     let mut embryo = match bindings.embryo(key) {
         Some(embryo) if is_of(&embryo, segment) => embryo,
         _ if !segment.has(ACK) || segment.has(RST) => return None,
-        _ if bindings.acknowledges_cookie(packet) => hatch::<I, P, B>(packet, bindings, key, segment)?,
-        // A socket's: of a connection that began with one, or was given one.
+        // Of a connection that began with a socket, or was given one. It may be so new that its packets acknowledge a cookie still.
         _ if bindings.has_socket(packet) => return None,
+        _ if bindings.acknowledges_cookie(packet) => hatch::<I, P, B>(packet, bindings, key, segment)?,
         _ => return Some(reply::<I, P>(packet, segment, 0, RST, PacketReason::BindingBadCookie)),
     };
     let generation = bindings.settings()?.generation.get();
