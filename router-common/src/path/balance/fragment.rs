@@ -160,7 +160,7 @@ fn known<I: Outer, T: Tables>(tables: &T, datagram: &Datagram) -> Known {
     let what = match direction::<I, T>(tables, datagram) {
         Some(Target::Service(service)) => {
             course.service = service;
-            follow::<I, T>(tables, datagram, &mut course)
+            follow(tables, datagram, &mut course)
         }
         Some(Target::Instance(instance)) => {
             course.instance = instance;
@@ -183,7 +183,7 @@ fn direction<I: Outer, T: Tables>(tables: &T, datagram: &Datagram) -> Option<Tar
 }
 
 #[inline(always)]
-fn follow<I: Outer, T: Tables>(tables: &T, datagram: &Datagram, course: &mut Course) -> Option<What> {
+fn follow<T: Tables>(tables: &T, datagram: &Datagram, course: &mut Course) -> Option<What> {
     let key = Key::new(datagram.source, datagram.source_port, course.service);
     let Some(id) = tables.flow_of(&key.client, key.origin) else { return Some(What::Begins) };
     let flow = tables.flows(id.bucket)?.flows.get(id.place as usize)?;

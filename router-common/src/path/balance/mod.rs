@@ -164,7 +164,7 @@ pub fn carry_ordinary<I: Outer, P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
 ) -> Result<Option<Outcome>, Rare> {
-    if !tables.settings().is_some_and(|settings| settings.endpoints.get() != 0) {
+    if tables.settings().is_none_or(|settings| settings.endpoints.get() == 0) {
         return Ok(None);
     }
     let Some(datagram) = &Datagram::read::<I, P>(packet) else {

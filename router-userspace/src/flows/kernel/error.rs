@@ -83,8 +83,7 @@ fn judge_load(program: &str, error: &io::Error, log: &str) -> KernelError {
     let is_statistics = |line: &&str| {
         ["verification time", "stack depth", "processed"].iter().any(|word| line.starts_with(word))
     };
-    let reason =
-        log.lines().map(str::trim).filter(|line| !line.is_empty() && !is_statistics(line)).next_back();
+    let reason = log.lines().map(str::trim).rfind(|line| !line.is_empty() && !is_statistics(line));
     if let Some(reason) = reason {
         return KernelError::Verifier { program: program.to_owned(), reason: reason.to_owned() };
     }
