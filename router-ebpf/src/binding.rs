@@ -4,15 +4,15 @@ use core::ops::Range;
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_CURRENT_NETNS, bpf_sock_tuple, iphdr, ipv6hdr, tcphdr};
 use aya_ebpf::helpers::{
-    bpf_sk_release, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes, bpf_skc_lookup_tcp,
-    bpf_tcp_raw_check_syncookie_ipv4, bpf_tcp_raw_check_syncookie_ipv6, bpf_tcp_raw_gen_syncookie_ipv4,
-    bpf_tcp_raw_gen_syncookie_ipv6,
+    bpf_clone_redirect, bpf_sk_release, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes,
+    bpf_skc_lookup_tcp, bpf_tcp_raw_check_syncookie_ipv4, bpf_tcp_raw_check_syncookie_ipv6,
+    bpf_tcp_raw_gen_syncookie_ipv4, bpf_tcp_raw_gen_syncookie_ipv6,
 };
 use aya_ebpf::maps::ring_buf::RingBufEntry;
 use aya_ebpf::programs::TcContext;
 use router_common::abi::binding::{
-    ARRIVAL_BYTES, ARRIVAL_FIRST, ARRIVAL_REFUSED, Arrival, BindingSettings, BoundEndpoint, BoundListener,
-    Embryo, STASH_BYTES, Stash,
+    ARRIVAL_BYTES, ARRIVAL_SEGMENT, Arrival, ArrivalRecord, BindingSettings, BoundEndpoint, BoundListener,
+    Embryo, LARGE_ARRIVAL_BYTES, STASH_BYTES, Stash,
 };
 use router_common::abi::flow::Flow;
 use router_common::abi::key::{FlowKeyV4, FlowKeyV6, FlowRef};
@@ -20,7 +20,9 @@ use router_common::abi::next_hop::NextHop;
 use router_common::abi::shared::Shared32;
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::binding;
+use router_common::path::binding::own::Sending;
 use router_common::path::binding::ports::Bindings;
+use router_common::path::binding::{Occasion, Step};
 use router_common::path::family::Family;
 use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::parse::{self, Headers, Version};
@@ -45,32 +47,70 @@ const BPF_F_RECOMPUTE_CSUM: u64 = 1 << 0;
 pub fn carry(ctx: &TcContext) -> i32 {
     let skb = ctx.skb.skb;
     match parse::arriving(&Skb::new(ctx)) {
-        Ok(Version::V4) => carry_v4(skb),
-        Ok(Version::V6) => carry_v6(skb),
+        Ok(Version::V4) => conclude(step_v4(skb), |slot, repeated| send_v4(skb, slot, repeated)),
+        Ok(Version::V6) => conclude(step_v6(skb), |slot, repeated| send_v6(skb, slot, repeated)),
         Err(_) => egress::NEXT_PROGRAM,
     }
 }
 
-#[inline(never)]
-fn carry_v4(skb: *mut __sk_buff) -> i32 {
+// A register's high half says what goes on, and the low half holds the flow's slot. With 0 in the high half, the low one is what the kernel shall do.
+const SEND_BOUND: u64 = 1;
+const SEND_REPEATED: u64 = 2;
+
+#[inline(always)]
+fn step<I: Sending>(skb: *mut __sk_buff) -> u64
+where
+    KernelBindings: for<'p> Bindings<I, Skb<'p>>,
+{
     let ctx = TcContext::new(skb);
     let mut packet = Skb::new(&ctx);
     packet.make_headers_linear();
-    match binding::carry::<Ipv4, _, _>(&mut packet, &KernelBindings) {
-        Some(verdict) => egress::act(&ctx, verdict, verdict.reason()),
-        None => egress::NEXT_PROGRAM,
+    match binding::step::<I, _, _>(&mut packet, &KernelBindings) {
+        Some(Step::Verdict(verdict)) => egress::act(&ctx, verdict, verdict.reason()) as u32 as u64,
+        Some(Step::Send { slot, occasion: Occasion::Bound }) => SEND_BOUND << 32 | slot as u64,
+        Some(Step::Send { slot, occasion: Occasion::Repeated }) => SEND_REPEATED << 32 | slot as u64,
+        None => egress::NEXT_PROGRAM as u32 as u64,
+    }
+}
+
+#[inline(always)]
+fn send<I: Sending>(skb: *mut __sk_buff, slot: u32, repeated: u32) -> i32
+where
+    KernelBindings: for<'p> Bindings<I, Skb<'p>>,
+{
+    let ctx = TcContext::new(skb);
+    let occasion = if repeated == 0 { Occasion::Bound } else { Occasion::Repeated };
+    let verdict = binding::send::<I, _, _>(&mut Skb::new(&ctx), &KernelBindings, slot, occasion);
+    egress::act(&ctx, verdict, verdict.reason())
+}
+
+#[inline(always)]
+fn conclude(left: u64, send: impl FnOnce(u32, u32) -> i32) -> i32 {
+    match left >> 32 {
+        0 => left as i32,
+        SEND_BOUND => send(left as u32, 0),
+        _ => send(left as u32, 1),
     }
 }
 
 #[inline(never)]
-fn carry_v6(skb: *mut __sk_buff) -> i32 {
-    let ctx = TcContext::new(skb);
-    let mut packet = Skb::new(&ctx);
-    packet.make_headers_linear();
-    match binding::carry::<Ipv6, _, _>(&mut packet, &KernelBindings) {
-        Some(verdict) => egress::act(&ctx, verdict, verdict.reason()),
-        None => egress::NEXT_PROGRAM,
-    }
+fn step_v4(skb: *mut __sk_buff) -> u64 {
+    step::<Ipv4>(skb)
+}
+
+#[inline(never)]
+fn step_v6(skb: *mut __sk_buff) -> u64 {
+    step::<Ipv6>(skb)
+}
+
+#[inline(never)]
+fn send_v4(skb: *mut __sk_buff, slot: u32, repeated: u32) -> i32 {
+    send::<Ipv4>(skb, slot, repeated)
+}
+
+#[inline(never)]
+fn send_v6(skb: *mut __sk_buff, slot: u32, repeated: u32) -> i32 {
+    send::<Ipv6>(skb, slot, repeated)
 }
 
 /// The flow table, and the tables of delayed binding.
@@ -191,7 +231,7 @@ fn generate<I: Cookies>(packet: &Skb<'_>, tcp: *mut HeaderBytes, len: u32) -> Op
 
 /// Room in a ring. One call for each: the kernel must see which ring it is.
 #[inline(always)]
-fn reserve(ring: u32) -> Option<RingBufEntry<Arrival>> {
+fn reserve<T: 'static>(ring: u32) -> Option<RingBufEntry<T>> {
     match ring {
         0 => ARRIVALS_0.reserve(0),
         1 => ARRIVALS_1.reserve(0),
@@ -202,6 +242,28 @@ fn reserve(ring: u32) -> Option<RingBufEntry<Arrival>> {
         6 => ARRIVALS_6.reserve(0),
         _ => ARRIVALS_7.reserve(0),
     }
+}
+
+/// Puts a record into the ring that has room for so many bytes of the packet.
+#[inline(always)]
+fn tell<const BYTES: usize>(skb: *mut __sk_buff, ring: u32, offset: u32, arrival: &Arrival) -> bool {
+    let Some(mut entry) = reserve::<ArrivalRecord<BYTES>>(ring) else { return false };
+    let record = entry.as_mut_ptr();
+    // SAFETY: the entry is ours until it is submitted; bytes behind the arrival's length are whatever lay there, and nobody reads them.
+    let loaded = unsafe {
+        (*record).arrival = *arrival;
+        // Through memory, so that the verifier sees the bounds.
+        let length = (&raw const (*record).arrival.length).read_volatile();
+        length != 0
+            && length <= BYTES as u32
+            && bpf_skb_load_bytes(skb.cast(), offset, (&raw mut (*record).bytes).cast(), length) == 0
+    };
+    if loaded {
+        entry.submit(0)
+    } else {
+        entry.discard(0)
+    }
+    loaded
 }
 
 macro_rules! bindings {
@@ -268,44 +330,35 @@ macro_rules! bindings {
             fn arrived(&self, packet: &Skb<'_>, ring: u32, bytes: Range<usize>, embryo: &Embryo) -> bool {
                 let Some(ip) = packet.view::<$ip>(Ethernet::LEN) else { return false };
                 let (source, destination) = ip.addresses();
-                let Some(mut entry) = reserve(ring) else { return false };
-                let arrival = entry.as_mut_ptr();
-                // SAFETY: the entry is ours until it is submitted; bytes behind `length` are whatever lay there, and nobody reads them.
-                let loaded = unsafe {
-                    (*arrival).event = ARRIVAL_FIRST;
-                    (*arrival).slot = 0;
-                    (*arrival).source = source;
-                    (*arrival).destination = destination;
-                    (*arrival).is_ipv6 = <$ip>::IS_IPV6 as u32;
-                    (*arrival).length = (bytes.end - bytes.start) as u32;
-                    (*arrival).embryo = *embryo;
-                    // Through memory, so that the verifier sees the bounds.
-                    let length = (&raw const (*arrival).length).read_volatile();
-                    length != 0
-                        && length <= ARRIVAL_BYTES as u32
-                        && bpf_skb_load_bytes(
-                            packet.as_ptr().cast(),
-                            bytes.start as u32,
-                            (&raw mut (*arrival).bytes).cast(),
-                            length,
-                        ) == 0
+                let arrival = Arrival {
+                    event: ARRIVAL_SEGMENT,
+                    slot: 0,
+                    source,
+                    destination,
+                    is_ipv6: <$ip>::IS_IPV6 as u32,
+                    length: bytes.len() as u32,
+                    embryo: *embryo,
                 };
-                if loaded { entry.submit(0) } else { entry.discard(0) }
-                loaded
+                let start = bytes.start as u32;
+                if bytes.len() <= ARRIVAL_BYTES {
+                    tell::<ARRIVAL_BYTES>(packet.as_ptr(), ring, start, &arrival)
+                } else {
+                    tell::<LARGE_ARRIVAL_BYTES>(packet.as_ptr(), ring, start, &arrival)
+                }
             }
 
             #[inline(always)]
-            fn refused(&self, ring: u32, slot: u32) -> bool {
-                let Some(mut entry) = reserve(ring) else { return false };
-                let arrival = entry.as_mut_ptr();
-                // SAFETY: as above.
-                unsafe {
-                    (*arrival).event = ARRIVAL_REFUSED;
-                    (*arrival).slot = slot;
-                    (*arrival).length = 0;
-                }
+            fn tell(&self, ring: u32, event: u32, slot: u32) -> bool {
+                let Some(mut entry) = reserve::<Arrival>(ring) else { return false };
+                entry.write(Arrival { event, slot, ..Arrival::default() });
                 entry.submit(0);
                 true
+            }
+
+            #[inline(always)]
+            fn send_copy(&self, packet: &mut Skb<'_>, interface: u32) -> bool {
+                // SAFETY: the context is the program's own.
+                unsafe { bpf_clone_redirect(packet.as_ptr(), interface, 0) == 0 }
             }
 
             #[inline(always)]

@@ -50,8 +50,8 @@ pub fn assert_no_connection_is_left(pins: &Path) {
     assert!(keys.is_empty(), "keys of flows are left: {keys:?}");
     let mut embryos = Contents::new();
     let open = |name| Map::LruHashMap(open(pins, name).expect("the map is pinned"));
-    hash::<[u8; 16], [u8; 24]>(open("EMBRYOS"), "EMBRYOS", &mut embryos).expect("the map can be read");
-    hash::<[u8; 40], [u8; 24]>(open("EMBRYOS6"), "EMBRYOS6", &mut embryos).expect("the map can be read");
+    hash::<[u8; 16], [u8; 32]>(open("EMBRYOS"), "EMBRYOS", &mut embryos).expect("the map can be read");
+    hash::<[u8; 40], [u8; 32]>(open("EMBRYOS6"), "EMBRYOS6", &mut embryos).expect("the map can be read");
     let mut settings = Contents::new();
     array::<{ size_of::<BindingSettings>() }>(pins, "BINDING_SETTINGS", &mut settings)
         .expect("the map can be read");

@@ -42,13 +42,16 @@ const _: () = assert!(size_of::<BoundEndpoint>() == 20);
 pub struct BoundListener {
     /// Greatest segment that clients may send, in bytes.
     pub max_segment: u16,
-    /// The window that clients get before an instance has opened its own, in bytes.
+    /// The window that clients get before an instance has opened its own, in bytes; at most [`MAX_FIRST_WINDOW`].
     pub window: u16,
 }
 
+/// What clients usually send before the first acknowledgement: ten segments (RFC 6928 §2). More is never asked for.
+pub const MAX_FIRST_WINDOW: u16 = 14_600;
+
 /// The client has sent nothing yet.
 pub const EMBRYO_OPEN: u32 = 0;
-/// The daemon has its first packet.
+/// The daemon has a part of what it sends first, or all.
 pub const EMBRYO_TAKEN: u32 = 1;
 /// A flow or a socket has taken over: whatever meets neither is the stack's.
 pub const EMBRYO_DONE: u32 = 2;
@@ -69,15 +72,25 @@ pub struct Embryo {
     pub ack: u32,
     /// Our timestamp, as the client has echoed it; 0 without timestamps.
     pub echo: u32,
+    /// Behind the last byte up to which the daemon has all.
+    pub told: u32,
     /// The greatest segment that the client takes, in bytes, or a usual one below.
     pub segment: u16,
-    /// The client's window scale (RFC 7323).
+    /// The window that it was given.
+    pub window: u16,
+    /// Its window scale (RFC 7323).
     pub scale: u8,
     /// `AGREED_*`
     pub agreed: u8,
+    /// How many of its segments the daemon was told; at most [`MAX_TOLD`].
+    pub segments: u16,
 }
 
-const _: () = assert!(size_of::<Embryo>() == 24);
+const _: () = assert!(size_of::<Embryo>() == 32);
+
+/// In more segments than these nobody is told what a client sends first. A head of ten segments that come one by one, each twice and in any order, is one of
+/// far fewer.
+pub const MAX_TOLD: u16 = 64;
 
 pub const AGREED_TIMESTAMPS: u8 = 1 << 0;
 pub const AGREED_SACK: u8 = 1 << 1;
@@ -87,16 +100,24 @@ pub const AGREED_SCALING: u8 = 1 << 2;
 pub const OUR_SCALE: u8 = 7;
 
 /// Bytes of a TCP header, and of as much behind it as one segment holds.
-pub const ARRIVAL_BYTES: usize = 1976;
+pub const ARRIVAL_BYTES: usize = 1968;
+/// The same for segments that were put together on their way up (GRO): as much as the greatest window lets in.
+pub const LARGE_ARRIVAL_BYTES: usize = 14_672;
 
-/// [`Arrival::event`]: a client's first packet.
-pub const ARRIVAL_FIRST: u32 = 0;
+const _: () = assert!(LARGE_ARRIVAL_BYTES >= 60 + MAX_FIRST_WINDOW as usize);
+
+/// [`Arrival::event`]: a segment of what a client sends first.
+pub const ARRIVAL_SEGMENT: u32 = 0;
 /// The instance has refused the connection: only `slot` counts.
 pub const ARRIVAL_REFUSED: u32 = 1;
+/// The instance takes smaller segments, or less, than was laid out for it: only `slot` counts.
+pub const ARRIVAL_UNFIT: u32 = 2;
+/// A flow was bound whose client has sent more already: only `slot` counts.
+pub const ARRIVAL_BOUND: u32 = 3;
 
-/// What the programs tell the daemon.
+/// What the programs tell the daemon; the bytes of a segment follow, from the TCP header on.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Arrival {
     /// `ARRIVAL_*`
     pub event: u32,
@@ -107,25 +128,38 @@ pub struct Arrival {
     pub destination: [u32; 4],
     /// 1 for IPv6.
     pub is_ipv6: u32,
-    /// How many of `bytes` there are.
+    /// How many bytes follow.
     pub length: u32,
     pub embryo: Embryo,
-    /// From the TCP header on.
-    pub bytes: [u8; ARRIVAL_BYTES],
 }
 
-const _: () = assert!(size_of::<Arrival>() == 72 + ARRIVAL_BYTES);
+const _: () = assert!(size_of::<Arrival>() == 80);
+
+/// A record of the ring: an arrival with room for so many bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ArrivalRecord<const BYTES: usize> {
+    pub arrival: Arrival,
+    pub bytes: [u8; BYTES],
+}
+
+const _: () = assert!(size_of::<ArrivalRecord<ARRIVAL_BYTES>>() == 2048);
 
 /// Bytes that a stash holds: what fits in one segment on Ethernet.
 pub const STASH_BYTES: usize = 1472;
 
-/// What the instance gets first. Filled by the daemon before a key names its flow.
+/// Segments that an instance may get first: ten of the client's, and what is put before and into the head.
+pub const MAX_STASHES: usize = 16;
+
+/// One segment of what the instance gets first. Filled by the daemon before a key names its flow.
+///
+/// A flow leads to the first of them, and each to the next. What is not said of its bytes counts in the first alone.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Stash {
     /// How many bytes there are; at least 1.
     pub length: Shared32,
-    /// Their ones' complement sum, as if they began at an even offset.
+    /// Their ones' complement sum.
     pub sum: Shared32,
     /// The sequence number of the first.
     pub seq: Shared32,
@@ -145,7 +179,15 @@ pub struct Stash {
     pub instance_timestamp: Shared32,
     /// The greatest segment that the client takes, in bytes.
     pub segment: Shared32,
-    pub reserved: [Shared32; 5],
+    /// The index of the next one, plus 1; 0 in the last.
+    pub next: Shared32,
+    /// How many bytes there are in all.
+    pub total: Shared32,
+    /// 1 once the daemon was told of more that the client has sent.
+    pub early: Shared32,
+    /// The greatest segment that the instance takes, in bytes; written by the kernel.
+    pub instance_segment: Shared32,
+    pub reserved: Shared32,
     pub bytes: [Shared64; STASH_BYTES / 8],
 }
 
@@ -166,7 +208,11 @@ impl Default for Stash {
             instance_seq: zero(),
             instance_timestamp: zero(),
             segment: zero(),
-            reserved: Default::default(),
+            next: zero(),
+            total: zero(),
+            early: zero(),
+            instance_segment: zero(),
+            reserved: zero(),
             bytes: core::array::from_fn::<_, { STASH_BYTES / 8 }, _>(|_| Shared64::default()),
         }
     }

@@ -145,13 +145,13 @@ reasons! {
         BindingSynAnswered = "binding_syn_answered",
         /// The handshake of a client is complete; its first packet will follow.
         BindingOpened = "binding_opened",
-        /// A client's first packet, which the daemon got. It is not acknowledged until an instance has it.
+        /// A segment of what a client sends first, which the daemon got. It is not acknowledged until an instance has it.
         BindingTaken = "binding_taken",
-        /// The instance's answer to our SYN, which became the client's first packet to it.
+        /// The instance's answer to our SYN, which became what the client has sent first.
         Bound = "bound",
-        /// The client's first packet was sent to the instance once more.
+        /// What the client has sent first was sent to the instance once more.
         BindingResent = "binding_resent",
-        /// From a client whose first packet the daemon has, while no instance has answered; the client sends it again.
+        /// What the daemon has already, from a client whose instance has not answered; the client sends it again.
         BindingHeld = "binding_held",
         /// The instance refused the connection; the daemon chooses another.
         BindingRefused = "binding_refused",
@@ -159,7 +159,7 @@ reasons! {
         BindingClosed = "binding_closed",
         /// A keep-alive before the first packet, which was answered.
         BindingKeptAlive = "binding_kept_alive",
-        /// Not the first byte of a client that has sent none yet; the client sends it again.
+        /// From a client that is not bound yet, and outside the window that it was given; the client sends it again.
         BindingOutOfOrder = "binding_out_of_order",
         /// A first packet longer than the window that the client was given.
         BindingTooLong = "binding_too_long",
@@ -179,6 +179,10 @@ reasons! {
         L4TunnelError = "l4_tunnel_error",
         /// An ICMP error that tells an MTU, about a packet that this host has not wrapped so.
         L4TunnelErrorForged = "l4_tunnel_error_forged",
+        /// What a client sends first comes in more segments than are put together; it gets a socket.
+        BindingTooMany = "binding_too_many",
+        /// The instance takes smaller segments, or less, than was laid out for it; the client gets a socket.
+        BindingUnfit = "binding_unfit",
     }
 }
 
@@ -243,9 +247,9 @@ reasons! {
 reasons! {
     /// Why a connection that began without a socket was given one, instead of being bound to an instance.
     UnboundReason {
-        /// The head, or ClientHello, does not end in the first packet.
+        /// The head, or ClientHello, does not end within the client's initial window, or its rest does not follow at once.
         HeadIncomplete = "head_incomplete",
-        /// What the instance is to get does not fit one packet.
+        /// What the instance is to get does not fit as many packets as are laid out for it.
         HeadTooLong = "head_too_long",
         /// The head, or ClientHello, is to be refused.
         BadHead = "bad_head",
@@ -275,6 +279,10 @@ reasons! {
         MapUpdate = "map_update",
         /// The listener's settings do not permit it any more.
         Configured = "configured",
+        /// As many unfinished heads as may be put together, of this client or of all, were there already.
+        TooManyHeads = "too_many_heads",
+        /// The instance takes smaller segments, or less at once, than it was to get.
+        InstanceUnfit = "instance_unfit",
     }
 }
 

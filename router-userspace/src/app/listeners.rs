@@ -36,6 +36,7 @@ pub fn settings(plan: &ListenerPlan) -> ListenerSettings {
         backlog: plan.backlog,
         defer_accept: plan.defer_accept,
         max_segment: plan.max_segment,
+        initial_window: plan.initial_window,
     }
 }
 

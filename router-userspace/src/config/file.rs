@@ -96,6 +96,7 @@ pub(super) struct Listener {
     pub backlog: Placed<u32>,
     pub defer_accept: Placed<bool>,
     pub max_segment: Option<Placed<u16>>,
+    pub initial_window: Placed<u16>,
     /// The proxies in front that announce clients; empty if there are none.
     pub announced_by: Option<Placed<Vec<IpNet>>>,
     pub identity: Identity,
@@ -313,6 +314,7 @@ fn listener(section: Section<'_, '_>) -> Listener {
         backlog: section.defaulted("backlog", values::integer(1..=65_535)),
         defer_accept: section.defaulted("defer_accept", values::boolean),
         max_segment: section.optional("max_segment", values::integer(536..=65_495)),
+        initial_window: section.defaulted("initial_window", values::integer(1_460..=14_600)),
         announced_by: section
             .table("accept_proxy_protocol", &schema::ACCEPT_PROXY_PROTOCOL)
             .and_then(announced_by),

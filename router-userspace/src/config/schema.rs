@@ -120,6 +120,7 @@ pub static LISTENER: Section = Section {
         with_default("backlog", "4096"),
         with_default("defer_accept", "true"),
         key("max_segment", "1400"),
+        with_default("initial_window", "14_600"),
         key("accept_proxy_protocol", "{ from = [\"10.0.0.0/8\"] }"),
         key("session", "{ cookie = \"JSESSIONID\" }"),
         key("user", "{ header = \"X-User\", trusted_sources = [\"10.0.0.0/8\"] }"),

@@ -220,7 +220,7 @@ impl Workers {
         if settings.offload != Offload::Bind {
             return binder.ignore(settings.address);
         }
-        if let Err(error) = binder.listen(settings.address, settings.max_segment) {
+        if let Err(error) = binder.listen(settings.address, settings.max_segment, settings.initial_window) {
             tracing::warn!(
                 listener = settings.name,
                 error,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
+use router_common::abi::binding::MAX_FIRST_WINDOW;
 
 use super::budget::HeadBudget;
 use super::decision_log;
@@ -89,6 +90,8 @@ pub struct ListenerSettings {
     pub defer_accept: bool,
     /// Greatest segment that clients may send, in bytes; by the route if `None`.
     pub max_segment: Option<u16>,
+    /// What a client may send before an instance has answered, in bytes, where connections have no socket.
+    pub initial_window: u16,
 }
 
 impl ListenerSettings {
@@ -115,6 +118,7 @@ impl ListenerSettings {
             backlog: 4096,
             defer_accept: true,
             max_segment: None,
+            initial_window: MAX_FIRST_WINDOW,
         }
     }
 }

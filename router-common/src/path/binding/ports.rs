@@ -31,11 +31,14 @@ pub trait Bindings<I: Family, P: Packet>: Flows + Keys<I::Key> + Clock {
     /// The cookie for the SYN of this packet's connection if that had said nothing of segments: that of the smallest segment.
     fn smallest_cookie(&self, packet: &P) -> Option<u32>;
 
-    /// Gives these bytes of a client's first packet to the worker that reads this ring. False if it takes none now.
+    /// Gives these bytes, of a segment of what a client sends first, to the worker that reads this ring. False if it takes none now.
     fn arrived(&self, packet: &P, ring: u32, bytes: Range<usize>, embryo: &Embryo) -> bool;
 
-    /// Tells the worker that reads this ring that the instance of the flow in this slot has refused. False if it takes nothing now.
-    fn refused(&self, ring: u32, slot: u32) -> bool;
+    /// Tells the worker that reads this ring something (`ARRIVAL_*`) of the flow in this slot. False if it takes nothing now.
+    fn tell(&self, ring: u32, event: u32, slot: u32) -> bool;
+
+    /// Sends the packet out by this interface, and keeps it. False if that is impossible.
+    fn send_copy(&self, packet: &mut P, interface: u32) -> bool;
 
     /// Puts the stash's bytes behind the packet, which ends at `offset`. False, with the packet in an undefined state, where that is impossible.
     fn append(&self, packet: &mut P, offset: usize, stash: &Stash) -> bool;

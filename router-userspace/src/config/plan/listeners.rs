@@ -151,6 +151,7 @@ pub(super) fn plan(listener: &Listener) -> Option<ListenerPlan> {
         backlog: listener.backlog.value,
         defer_accept: listener.defer_accept.value,
         max_segment: listener.max_segment.as_ref().map(|size| size.value),
+        initial_window: listener.initial_window.value,
         accept_proxy_protocol: listener
             .announced_by
             .as_ref()

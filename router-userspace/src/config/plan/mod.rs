@@ -153,6 +153,8 @@ pub struct ListenerPlan {
     pub defer_accept: bool,
     /// Greatest segment that clients may send, in bytes; by the route if `None`.
     pub max_segment: Option<u16>,
+    /// What a client may send before an instance has answered, in bytes, where connections have no socket.
+    pub initial_window: u16,
     /// Proxies in front, whose connections begin with a PROXY protocol header; empty if there are none.
     pub accept_proxy_protocol: Vec<IpNet>,
     /// On a Layer-4 listener: how long a client without flows comes back to its instance; `None` if clients are not remembered.

@@ -84,6 +84,7 @@ fn about_proxy(listener: &Listener) -> Written<'_> {
         written("backlog", &listener.backlog),
         written("defer_accept", &listener.defer_accept),
         listener.max_segment.as_ref().and_then(|size| written("max_segment", size)),
+        written("initial_window", &listener.initial_window),
         listener.announced_by.as_ref().and_then(|from| written("accept_proxy_protocol", from)),
     ]
     .into_iter()

@@ -91,6 +91,7 @@ fn every_setting_is_taken_over() {
         backlog = 128
         defer_accept = false
         max_segment = 1400
+        initial_window = 8192
         accept_proxy_protocol = { from = ["10.9.0.0/16", "2001:db8::1"] }
         [[pool]]
         name = "app"
@@ -179,6 +180,7 @@ fn every_setting_is_taken_over() {
             backlog: 128,
             defer_accept: false,
             max_segment: Some(1_400),
+            initial_window: 8_192,
             accept_proxy_protocol: vec!["10.9.0.0/16".parse().unwrap(), "2001:db8::1/128".parse().unwrap()],
             client_affinity: None,
         }

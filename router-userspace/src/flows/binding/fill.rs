@@ -10,24 +10,36 @@ use router_common::wire::checksum;
 use super::First;
 use crate::flows::splice::{Ends, NextHops, address};
 
-/// Fills a free stash, whose first byte gets this sequence number.
-pub fn stash(stash: &Stash, first: &First, to_instance: &[u8], seq: u32, timestamp: u32) {
-    for (word, bytes) in stash.bytes.iter().zip(to_instance.chunks(8)) {
-        let mut padded = [0; 8];
-        padded[..bytes.len()].copy_from_slice(bytes);
-        word.set(u64::from_ne_bytes(padded));
+/// Fills a chain of free stashes, one for each of these segments. Their first byte gets this sequence number.
+pub fn stashes(chain: &[&Stash], first: &First, segments: &[&[u8]], seq: u32, timestamp: u32) {
+    let mut next = seq;
+    for (stash, bytes) in chain.iter().zip(segments) {
+        segment(stash, bytes, next);
+        next = next.wrapping_add(bytes.len() as u32);
     }
-    stash.length.set(to_instance.len() as u32);
-    stash.sum.set(u32::from(!checksum::full(to_instance, 0)));
-    stash.seq.set(seq);
+    let Some(stash) = chain.first() else { return };
+    stash.total.set(next.wrapping_sub(seq));
     stash.timestamp.set(timestamp);
     stash.client_ack.set(first.embryo.ack);
     stash.client_echo.set(first.embryo.echo);
     stash.window.set(u32::from(first.window));
     stash.agreed.set(u32::from(first.embryo.agreed) | u32::from(first.embryo.scale) << 8);
     stash.segment.set(u32::from(first.embryo.segment));
+    stash.early.set(0);
     stash.instance_seq.set(0);
     stash.instance_timestamp.set(0);
+    stash.instance_segment.set(0);
+}
+
+fn segment(stash: &Stash, bytes: &[u8], seq: u32) {
+    for (word, eight) in stash.bytes.iter().zip(bytes.chunks(8)) {
+        let mut padded = [0; 8];
+        padded[..eight.len()].copy_from_slice(eight);
+        word.set(u64::from_ne_bytes(padded));
+    }
+    stash.length.set(bytes.len() as u32);
+    stash.sum.set(u32::from(!checksum::full(bytes, 0)));
+    stash.seq.set(seq);
 }
 
 /// Fills a free slot.
@@ -42,7 +54,7 @@ pub fn flow(
 ) {
     // Where the client's own bytes go on, in its sequence space and in ours towards the instance.
     let end = first.embryo.seq.wrapping_add(first.payload.len() as u32);
-    let our_end = stash.seq.get().wrapping_add(stash.length.get());
+    let our_end = stash.seq.get().wrapping_add(stash.total.get());
 
     let [from_client, from_instance] = &flow.translations;
     address(from_client, (ends.client, ends.vip), (ends.source, ends.instance));
@@ -98,6 +110,7 @@ fn begin(progress: &Progress, now: u64) {
 mod tests {
     use router_common::abi::binding::{AGREED_SACK, AGREED_SCALING, AGREED_TIMESTAMPS, Embryo};
 
+    use super::super::Segment;
     use super::*;
 
     #[test]
@@ -107,7 +120,7 @@ mod tests {
                 .map(|end| end.parse().unwrap()),
         )
         .unwrap();
-        let first = First {
+        let first = First::begin(Segment {
             client: ends.client,
             vip: ends.vip,
             embryo: Embryo {
@@ -115,18 +128,21 @@ mod tests {
                 ack: 9_000,
                 echo: 77,
                 segment: 1_440,
+                window: 1_460,
                 scale: 7,
                 agreed: AGREED_TIMESTAMPS | AGREED_SACK | AGREED_SCALING,
                 ..Embryo::default()
             },
+            seq: 1_000,
             window: 502,
             timestamp: Some(5_000),
             finished: false,
             payload: vec![b'x'; 100],
-        };
-        let (kept, slot) = (Stash::default(), Flow::default());
-        let head = vec![b'y'; 141];
-        stash(&kept, &first, &head, u32::MAX, 6_000);
+        });
+        let (kept, last, slot) = (Stash::default(), Stash::default(), Flow::default());
+        let head = [b'y'; 141];
+        let (begin, end) = head.split_at(101);
+        stashes(&[&kept, &last], &first, &[begin, end], u32::MAX, 6_000);
         flow(&slot, &ends, &first, &kept, 3, NextHops { to_client: 1, to_instance: 2 }, 7);
         let [from_client, from_instance] = &slot.translations;
         assert_eq!(1_100u32.wrapping_add(from_client.seq_delta.get()), u32::MAX.wrapping_add(141));
@@ -136,7 +152,8 @@ mod tests {
         assert_eq!(slot.progress[0].window_edge.get(), 9_000 + (502 << 7));
         assert_eq!(slot.progress[0].stash.get(), 4);
         assert_eq!(Ends::of(&slot), ends);
-        assert_eq!(kept.length.get(), 141);
-        assert_eq!(kept.sum.get(), u32::from(!checksum::full(&head, 0)));
+        assert_eq!((kept.length.get(), last.length.get(), kept.total.get()), (101, 40, 141));
+        assert_eq!(last.seq.get(), u32::MAX.wrapping_add(101));
+        assert_eq!(last.sum.get(), u32::from(!checksum::full(end, 0)));
     }
 }

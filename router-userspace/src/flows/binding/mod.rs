@@ -4,10 +4,13 @@
 //! A connection has no socket while it is bound. What fails before an instance has answered leaves nothing behind, since the client
 //! still holds its first packet; and whatever cannot be bound at all becomes a socket ([`revive`]) and goes the way of those.
 
+mod early;
 mod fill;
 mod first;
 mod frames;
 mod revive;
+mod segment;
+mod stashes;
 mod syn;
 
 use std::collections::hash_map::RandomState;
@@ -15,11 +18,14 @@ use std::hash::BuildHasher;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use router_common::abi::binding::{ARRIVAL_FIRST, BoundListener, EMBRYO_DONE, Embryo, STASH_BYTES};
+use router_common::abi::binding::{
+    ARRIVAL_BOUND, ARRIVAL_REFUSED, ARRIVAL_UNFIT, BoundListener, EMBRYO_DONE, EMBRYO_OPEN, Embryo,
+    MAX_FIRST_WINDOW, MAX_STASHES, STASH_BYTES,
+};
 use router_common::abi::flow::{FLAG_DIRECT, FLAG_LIVE, FLAG_STASH};
 use router_common::abi::key::{FlowKey, Side};
 use router_common::abi::next_hop::NextHop;
@@ -36,11 +42,11 @@ use super::splice::Ends;
 use super::steps::{Step, before};
 use crate::core::session::Session;
 use frames::FrameSocket;
+use stashes::Stashes;
 
 pub use first::First;
+pub use segment::Segment;
 
-/// The window that clients get until an instance has opened its own: one segment, so that a client waits behind its first one.
-const FIRST_WINDOW: u16 = 1460;
 /// Bytes of IPv4 and TCP headers without options.
 const HEADERS: u32 = 40;
 /// The same of IPv6.
@@ -53,10 +59,14 @@ const USUAL_MTU: u32 = 1500;
 /// What the kernel programs tell.
 #[derive(Debug)]
 pub enum Event {
-    /// A client's first packet.
-    First(First),
+    /// A segment of what a client sends first.
+    Segment(Segment),
     /// The instance of the flow in this slot has refused.
     Refused(u32),
+    /// It takes smaller segments, or less, than was laid out for it.
+    Unfit(u32),
+    /// It has answered, and the client has sent more meanwhile.
+    Bound(u32),
 }
 
 /// How a flow stands whose instance was sent a SYN.
@@ -77,7 +87,7 @@ pub enum Progress {
 pub struct Binding<'a> {
     pub first: &'a First,
     pub instance: SocketAddr,
-    /// What the instance gets instead of the client's first packet.
+    /// What the instance gets instead.
     pub to_instance: &'a [u8],
     pub source_port: PortLease,
     pub session: Session,
@@ -89,7 +99,7 @@ pub struct Binding<'a> {
 pub struct Binder {
     table: Arc<KernelFlowTable>,
     maps: BindingMaps,
-    stashes: Mutex<Vec<u32>>,
+    stashes: Stashes,
     frames: FrameSocket,
     /// Makes the sequence numbers of one tuple unpredictable from those of others (RFC 6528).
     secret: RandomState,
@@ -112,18 +122,17 @@ impl Binder {
         maps.settings[0].generation.set(generation);
         let rings = std::mem::take(&mut maps.rings);
         maps.settings[0].rings.set(rings.len() as u32);
-        let used = table.stashes_in_use();
-        let free = (0..maps.stashes.len() as u32).filter(|index| !used.contains(index)).collect();
-        let (stashes, secret) = (Mutex::new(free), RandomState::new());
+        let stashes = Stashes::new(Arc::clone(&maps.stashes), table.stashes_in_use());
+        let secret = RandomState::new();
         let abandoned = AtomicBool::new(false);
         Ok((Self { table, maps, stashes, frames, secret, clock_offset, abandoned }, rings))
     }
 
-    /// Answers the clients of a VIP, which must not be a wildcard.
-    pub fn listen(&self, vip: SocketAddr, max_segment: Option<u16>) -> Result<(), String> {
+    /// Answers the clients of a VIP, which must not be a wildcard. They may send `window` bytes before an instance answers.
+    pub fn listen(&self, vip: SocketAddr, max_segment: Option<u16>, window: u16) -> Result<(), String> {
         let usual = USUAL_MTU - if vip.is_ipv6() { HEADERS6 } else { HEADERS };
         let max_segment = max_segment.unwrap_or(usual as u16);
-        self.maps.listen(vip, BoundListener { max_segment, window: FIRST_WINDOW })
+        self.maps.listen(vip, BoundListener { max_segment, window: window.min(MAX_FIRST_WINDOW) })
     }
 
     /// Leaves the clients of a VIP to its listening sockets.
@@ -147,17 +156,24 @@ impl Binder {
     /// What the programs have told one worker.
     pub fn next(&self, arrivals: &mut Arrivals) -> Option<Event> {
         loop {
-            let arrival = arrivals.read()?;
-            if arrival.event != ARRIVAL_FIRST {
-                return Some(Event::Refused(arrival.slot));
-            }
-            // What is damaged the client sends again.
-            match First::read(&arrival) {
-                Some(first) => {
-                    before(Step::Choose);
-                    return Some(Event::First(first));
+            let told = arrivals.read(|arrival, bytes| match arrival.event {
+                ARRIVAL_REFUSED => Ok(Event::Refused(arrival.slot)),
+                ARRIVAL_UNFIT => Ok(Event::Unfit(arrival.slot)),
+                ARRIVAL_BOUND => Ok(Event::Bound(arrival.slot)),
+                _ => match Segment::read(arrival, bytes) {
+                    Some(segment) => Ok(Event::Segment(segment)),
+                    None => Err((arrival.embryo, Segment::key(arrival, bytes))),
+                },
+            })?;
+            match told {
+                Ok(event) => {
+                    if matches!(event, Event::Segment(_)) {
+                        before(Step::Choose);
+                    }
+                    return Some(event);
                 }
-                None => self.give_back(&arrival.embryo, First::key(&arrival)),
+                // What is damaged the client sends again.
+                Err((embryo, client)) => self.give_back(&embryo, client),
             }
         }
     }
@@ -172,22 +188,25 @@ impl Binder {
         if next_hop.resolved.get() == 0 {
             return Err(UnboundReason::NextHopUnresolved);
         }
-        if to_instance.len() > longest(next_hop, instance) {
+        let segments: Vec<&[u8]> = to_instance.chunks(longest(next_hop, instance)).collect();
+        if segments.len() > MAX_STASHES {
             return Err(UnboundReason::HeadTooLong);
         }
-        let index = self.free().pop().ok_or(UnboundReason::NoStash)?;
+        let chain = self.stashes.take(segments.len()).ok_or(UnboundReason::NoStash)?;
+        let Some(&index) = chain.first() else { return Err(UnboundReason::NoStash) };
         let now = monotonic_ns();
         let timestamp = self.clock(now);
         let seq = self.first_sequence_number(&ends, now);
-        let stash = &self.maps.stashes[index as usize];
-        fill::stash(stash, first, to_instance, seq.wrapping_add(1), timestamp);
+        let stash = self.stashes.get(index);
+        let chain: Vec<_> = chain.iter().map(|index| self.stashes.get(*index)).collect();
+        fill::stashes(&chain, first, &segments, seq.wrapping_add(1), timestamp);
         let claimed = self.table.claim(&ends, |flow, next_hops| {
             fill::flow(flow, &ends, first, stash, index, next_hops, now);
         });
         let slot = match claimed {
             Ok(slot) => slot,
             Err(reason) => {
-                self.free().push(index);
+                self.stashes.give_back(index);
                 return Err(reason.into());
             }
         };
@@ -222,7 +241,7 @@ impl Binder {
         let flow = self.table.flow(slot);
         let Some(stash) = self.stash_of(slot) else { return };
         let next_hop = self.table.next_hops().entry(flow.translation(Side::Client).next_hop.get());
-        let stash = &self.maps.stashes[stash as usize];
+        let stash = self.stashes.get(stash);
         if let Err(error) = self.frames.send(next_hop.interface.get(), &syn::frame(flow, stash, next_hop)) {
             tracing::debug!(%error, "a SYN cannot be sent now");
         }
@@ -235,7 +254,9 @@ impl Binder {
         if !self.table.retract(slot) {
             return false;
         }
-        self.free().extend(stash);
+        if let Some(stash) = stash {
+            self.stashes.give_back(stash);
+        }
         true
     }
 
@@ -249,10 +270,44 @@ impl Binder {
         }
         flow.progress(Side::Client).stash.set(0);
         self.table.release_bound(slot);
-        self.free().extend(stash);
+        if let Some(stash) = stash {
+            self.stashes.give_back(stash);
+        }
     }
 
-    /// Makes a socket of a connection that is not bound. The client's first packet can be read from it.
+    /// Notes that the client of a waiting flow has sent more, so that [`Event::Bound`] follows.
+    pub fn expect_more(&self, slot: u32) {
+        if let Some(stash) = self.stash_of(slot) {
+            self.stashes.get(stash).early.set(1);
+        }
+    }
+
+    /// Sends the instance of a bound flow what its client has sent behind its head.
+    pub fn send_on(&self, slot: u32, segment: &Segment) {
+        let flow = self.table.flow(slot);
+        let Some(stash) = self.stash_of(slot).map(|index| self.stashes.get(index)) else { return };
+        let next_hop = self.table.next_hops().entry(flow.translation(Side::Client).next_hop.get());
+        let taken = (stash.instance_segment.get() as usize).saturating_sub(TIMESTAMPS);
+        let longest = longest(next_hop, Ends::of(flow).instance).min(taken);
+        for frame in early::frames(flow, stash, next_hop, segment, longest) {
+            if let Err(error) = self.frames.send(next_hop.interface.get(), &frame) {
+                tracing::debug!(%error, "what a client has sent early is left to it to send again");
+                return;
+            }
+        }
+    }
+
+    /// The tuple of the packets of a flow's client.
+    pub fn client_key(&self, slot: u32) -> FlowKey {
+        Ends::of(self.table.flow(slot)).client_key()
+    }
+
+    /// Whether a client is known as somebody else's already, or as gone.
+    pub fn is_done(&self, client: FlowKey) -> bool {
+        self.maps.is_done(client)
+    }
+
+    /// Makes a socket of a connection that is not bound. What the client has sent first can be read from it.
     pub fn revive(&self, first: &First) -> io::Result<OwnedFd> {
         revive::revive(first, self.clock(monotonic_ns()), || {
             let embryo = Embryo { state: EMBRYO_DONE, ..first.embryo };
@@ -267,10 +322,11 @@ impl Binder {
         let _ = self.maps.note(first.client_key(), embryo);
     }
 
-    /// Lets the programs take a client's next packet for its first one.
+    /// Lets the programs tell anew what a client sends.
     fn give_back(&self, embryo: &Embryo, client: Option<FlowKey>) {
         let Some(client) = client else { return };
-        let _ = self.maps.note(client, Embryo { state: router_common::abi::binding::EMBRYO_OPEN, ..*embryo });
+        let embryo = Embryo { state: EMBRYO_OPEN, told: embryo.seq, ..*embryo };
+        let _ = self.maps.note(client, embryo);
     }
 
     fn stash_of(&self, slot: u32) -> Option<u32> {
@@ -287,10 +343,6 @@ impl Binder {
         let tuple = self.secret.hash_one((ends.source, ends.instance)) as u32;
         tuple.wrapping_add((monotonic >> 6) as u32)
     }
-
-    fn free(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.stashes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Binder {
@@ -300,12 +352,12 @@ impl Drop for Binder {
     }
 }
 
-/// Bytes that an instance may get in one segment.
+/// Bytes that an instance may get in one segment; at least 1.
 fn longest(next_hop: &NextHop, instance: SocketAddr) -> usize {
     let mtu = match next_hop.mtu.get() {
         0 => USUAL_MTU,
         mtu => mtu.min(USUAL_MTU),
     };
     let headers = if instance.is_ipv6() { HEADERS6 } else { HEADERS };
-    ((mtu.saturating_sub(headers)) as usize).saturating_sub(TIMESTAMPS).min(STASH_BYTES)
+    ((mtu.saturating_sub(headers)) as usize).saturating_sub(TIMESTAMPS).clamp(1, STASH_BYTES)
 }

@@ -58,9 +58,9 @@ pub fn revive(first: &First, clock: u32, lives: impl FnOnce() -> io::Result<()>)
         set(TCP_TIMESTAMP, (clock & !1) as i32)?;
     }
     let (seq, window) = (first.embryo.seq, first.window_bytes());
-    set_repair_window(&socket, RepairWindow::new(seq, window, u32::from(super::FIRST_WINDOW)))?;
+    set_repair_window(&socket, RepairWindow::new(seq, window, u32::from(first.embryo.window)))?;
     // Into the receive queue, which was chosen above.
-    let sent = socket.send(&first.payload)?;
+    let sent = if first.payload.is_empty() { 0 } else { socket.send(&first.payload)? };
     if sent != first.payload.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }

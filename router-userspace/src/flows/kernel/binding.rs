@@ -3,12 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, RingBuf};
 use router_common::abi::binding::{
-    ARRIVAL_BYTES, Arrival, BindingSettings, BoundEndpoint, BoundListener, Embryo, MAX_RINGS, Stash,
+    Arrival, BindingSettings, BoundEndpoint, BoundListener, EMBRYO_DONE, Embryo, MAX_RINGS, Stash,
 };
 use router_common::abi::key::{FlowKey, words_of};
 
@@ -32,7 +32,7 @@ pub(super) const RINGS: [&str; MAX_RINGS] = [
 /// What the daemon shares with the program of delayed binding.
 pub struct BindingMaps {
     pub settings: Mapped<BindingSettings>,
-    pub stashes: Mapped<Stash>,
+    pub stashes: Arc<Mapped<Stash>>,
     listeners: Mutex<HashMap<MapData, BoundEndpoint, BoundListener>>,
     embryos: ByFamily<Embryo>,
     /// One for each worker that binds.
@@ -56,7 +56,7 @@ impl BindingMaps {
         let rings = RINGS[..rings].iter().map(ring).collect::<Result<_, KernelError>>()?;
         Ok(Self {
             settings: mapped(of(ebpf, "BINDING_SETTINGS"))?,
-            stashes: mapped(of(ebpf, "STASHES"))?,
+            stashes: Arc::new(mapped(of(ebpf, "STASHES"))?),
             listeners: Mutex::new(listeners),
             embryos: ByFamily::take(ebpf, ["EMBRYOS", "EMBRYOS6"])?,
             rings,
@@ -86,6 +86,11 @@ impl BindingMaps {
     pub fn note(&self, client: FlowKey, embryo: Embryo) -> Result<(), String> {
         self.embryos.insert(client, embryo, 0).map_err(|error| map_error(error).to_string())
     }
+
+    /// Whether what is known of a client names it as somebody else's: a flow's, a socket's, or nobody's.
+    pub fn is_done(&self, client: FlowKey) -> bool {
+        self.embryos.get(client).is_some_and(|embryo| embryo.state == EMBRYO_DONE)
+    }
 }
 
 /// What the programs tell one worker.
@@ -98,14 +103,14 @@ impl std::fmt::Debug for Arrivals {
 }
 
 impl Arrivals {
-    /// The oldest thing that has been told and nobody has read.
-    pub fn read(&mut self) -> Option<Arrival> {
+    /// Lets the oldest thing be read that has been told and nobody has read: what it is, and the bytes of its segment.
+    pub fn read<T>(&mut self, read: impl FnOnce(&Arrival, &[u8]) -> T) -> Option<T> {
         let item = self.0.next()?;
-        let bytes: &[u8; size_of::<Arrival>()] = (*item).try_into().ok()?;
+        let (arrival, bytes) = item.split_first_chunk::<{ size_of::<Arrival>() }>()?;
         // SAFETY: an arrival is made of integers only, without padding, and the bytes are as many.
-        let mut arrival: Arrival = unsafe { std::mem::transmute_copy(bytes) };
-        arrival.length = arrival.length.min(ARRIVAL_BYTES as u32);
-        Some(arrival)
+        let arrival: Arrival = unsafe { std::mem::transmute_copy(arrival) };
+        let length = bytes.len().min(arrival.length as usize);
+        Some(read(&arrival, &bytes[..length]))
     }
 
     /// Readable when there is something to read.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use router_common::abi::key::FlowKey;
 use router_common::abi::reason::{CookieEvent, RefuseReason, UnboundReason};
 
 use super::super::access::{How, Record};
@@ -12,12 +13,13 @@ use super::super::choice::note_failure;
 use super::super::connect::ConnectError;
 use super::super::settings::Listener;
 use super::Revived;
+use super::assemblies::{Assemblies, Unfinished};
 use super::choose::{Chosen, choose};
 use crate::core::health::Failure;
 use crate::core::pool::InstanceId;
 use crate::core::session::InstanceCounters;
 use crate::core::table::{RoutingTable, RuleRef};
-use crate::flows::binding::{Arrivals, Binder, Binding, Event, First, Progress};
+use crate::flows::binding::{Arrivals, Binder, Binding, Event, First, Progress, Segment};
 
 /// How long an instance has for its answer to the first SYN; twice as long for each that follows (RFC 6298 §5.5). The way to instances is short.
 const FIRST_PATIENCE: Duration = Duration::from_millis(200);
@@ -30,6 +32,10 @@ pub(super) struct Desk {
     waiting: HashMap<u32, Waiting>,
     /// Those whose instance has not acknowledged all that it was sent.
     bound: VecDeque<u32>,
+    /// Both, by the tuple of the client's packets.
+    slots: HashMap<FlowKey, u32>,
+    /// Those whose head is not complete.
+    unfinished: Assemblies,
 }
 
 /// A connection whose instance was sent a SYN.
@@ -45,16 +51,25 @@ struct Waiting {
     patience: Duration,
     record: Record,
     counters: Arc<InstanceCounters>,
+    /// What the client has sent behind what its instance is to get first.
+    more: Vec<Segment>,
 }
 
 impl Desk {
     pub(super) fn new(binder: Arc<Binder>, arrivals: Arrivals) -> Self {
-        Self { binder, arrivals, waiting: HashMap::new(), bound: VecDeque::new() }
+        Self {
+            binder,
+            arrivals,
+            waiting: HashMap::new(),
+            bound: VecDeque::new(),
+            slots: HashMap::new(),
+            unfinished: Assemblies::default(),
+        }
     }
 
     /// Whether something is due soon.
     pub(super) fn is_busy(&self) -> bool {
-        !self.waiting.is_empty() || !self.bound.is_empty()
+        !self.waiting.is_empty() || !self.bound.is_empty() || !self.unfinished.is_empty()
     }
 
     /// Takes what the kernel programs have told. `listener` finds who serves a VIP.
@@ -67,15 +82,21 @@ impl Desk {
         for taken in 0..most {
             match self.binder.next(&mut self.arrivals) {
                 None => return taken,
-                Some(Event::First(first)) => match listener(first.vip) {
-                    Some(listener) => revived_or(self.first(listener, first), &mut revived),
-                    None => self.binder.disown(&first),
+                Some(Event::Segment(segment)) => match listener(segment.vip) {
+                    Some(listener) => revived_or(self.arrived(listener, segment), &mut revived),
+                    None => self.binder.disown(&First::begin(segment)),
                 },
                 Some(Event::Refused(slot)) => {
                     if self.waiting.contains_key(&slot) {
                         revived_or(self.failed(slot, Failure::Refused), &mut revived);
                     }
                 }
+                Some(Event::Unfit(slot)) => {
+                    if self.waiting.contains_key(&slot) {
+                        revived_or(self.unfit(slot), &mut revived);
+                    }
+                }
+                Some(Event::Bound(slot)) => self.answered(slot),
             }
         }
         most
@@ -84,6 +105,9 @@ impl Desk {
     /// Looks how those stand that wait.
     pub(super) fn look(&mut self, mut revived: impl FnMut(Revived)) {
         let now = Instant::now();
+        for head in self.unfinished.take_overdue(now) {
+            revived_or(self.give_up(head), &mut revived);
+        }
         let slots: Vec<u32> = self.waiting.keys().copied().collect();
         for slot in slots {
             match self.binder.progress(slot) {
@@ -95,6 +119,7 @@ impl Desk {
         for _ in 0..self.bound.len() {
             let Some(slot) = self.bound.pop_front() else { break };
             if self.binder.progress(slot) == Progress::Acknowledged {
+                self.slots.remove(&self.binder.client_key(slot));
                 self.binder.release(slot);
             } else {
                 self.bound.push_back(slot);
@@ -109,22 +134,88 @@ impl Desk {
         }
     }
 
-    /// Binds a connection, or makes a socket for it.
-    fn first(&mut self, listener: Arc<Listener>, first: First) -> Option<Revived> {
-        let record = Record::begin(first.client);
-        let counters = Arc::clone(&listener.context.counters);
-        let revived = self.try_bind(listener, first, Vec::new(), record);
-        if revived.is_none() {
-            // Accepted, and not held by the daemon. Sockets are counted where they are served.
-            drop(counters.accept());
+    /// Puts a segment to what its client has sent before. What is complete is bound; what will not be gets a socket.
+    fn arrived(&mut self, listener: Arc<Listener>, segment: Segment) -> Option<Revived> {
+        let client = segment.client_key();
+        if let Some(&slot) = self.slots.get(&client) {
+            self.more(slot, segment);
+            return None;
         }
-        revived
+        let head = match self.unfinished.take(&client) {
+            Some(mut head) => {
+                if !head.first.add(segment) {
+                    return self.wait_for_more(head);
+                }
+                head
+            }
+            // What was told before somebody else took the connection over.
+            None if segment.seq != segment.embryo.seq && self.binder.is_done(client) => return None,
+            None => Unfinished::new(listener, First::begin(segment), Instant::now()),
+        };
+        if head.first.payload.is_empty() {
+            return self.wait_for_more(head);
+        }
+        let Unfinished { listener, first, due } = head;
+        let record = Record::begin(first.client);
+        self.try_bind(listener, first, due, Vec::new(), record)
     }
 
+    /// Waits for the rest of a head, unless too many are waited for.
+    fn wait_for_more(&mut self, head: Unfinished) -> Option<Revived> {
+        let head = self.unfinished.keep(head)?;
+        self.revive(head.listener, &head.first, UnboundReason::TooManyHeads)
+    }
+
+    /// The rest of a head has not come.
+    fn give_up(&mut self, head: Unfinished) -> Option<Revived> {
+        let Unfinished { listener, first, .. } = head;
+        if self.binder.is_done(first.client_key()) {
+            // It has reset the connection.
+            listener.context.counters.refused.add(RefuseReason::ClientGone);
+            return None;
+        }
+        self.revive(listener, &first, UnboundReason::HeadIncomplete)
+    }
+
+    /// A client has sent more than what its instance is to get first. It goes on to the instance as soon as that has answered: the client would repeat it, but not before its
+    /// timer tells it to.
+    fn more(&mut self, slot: u32, segment: Segment) {
+        let Some(waiting) = self.waiting.get_mut(&slot) else {
+            return self.binder.send_on(slot, &segment);
+        };
+        waiting.more.push(segment);
+        self.binder.expect_more(slot);
+        if matches!(self.binder.progress(slot), Progress::Bound | Progress::Acknowledged) {
+            self.answered(slot);
+        }
+    }
+
+    /// The instance does not take what was laid out for it.
+    fn unfit(&mut self, slot: u32) -> Option<Revived> {
+        if !self.retract(slot) {
+            self.answered(slot);
+            return None;
+        }
+        let Waiting { listener, first, .. } = self.waiting.remove(&slot)?;
+        self.revive(listener, &first, UnboundReason::InstanceUnfit)
+    }
+
+    /// Gives up a flow whose instance has not answered. False if it has in this moment.
+    fn retract(&mut self, slot: u32) -> bool {
+        let client = self.binder.client_key(slot);
+        let retracted = self.binder.retract(slot);
+        if retracted {
+            self.slots.remove(&client);
+        }
+        retracted
+    }
+
+    /// Binds a connection, waits for the rest of its head, or makes a socket for it.
     fn try_bind(
         &mut self,
         listener: Arc<Listener>,
         first: First,
+        due: Instant,
         mut tried: Vec<InstanceId>,
         mut record: Record,
     ) -> Option<Revived> {
@@ -144,7 +235,10 @@ impl Desk {
                     Ok(slot) => {
                         if tried.is_empty() {
                             count(&listener, &table, rule, cookie);
+                            // Accepted, and not held by the daemon. Sockets are counted where they are served.
+                            drop(listener.context.counters.accept());
                         }
+                        self.slots.insert(first.client_key(), slot);
                         let (began, patience) = (Instant::now(), FIRST_PATIENCE);
                         let due = began + patience;
                         let waiting = Waiting {
@@ -158,6 +252,7 @@ impl Desk {
                             patience,
                             record,
                             counters,
+                            more: Vec::new(),
                         };
                         self.waiting.insert(slot, waiting);
                         return None;
@@ -167,6 +262,9 @@ impl Desk {
             }
             Err(reason) => reason,
         };
+        if reason == UnboundReason::HeadIncomplete && first.may_grow() {
+            return self.wait_for_more(Unfinished { listener, first, due });
+        }
         self.revive(listener, &first, reason)
     }
 
@@ -201,7 +299,7 @@ impl Desk {
 
     /// The instance cannot be connected to: another one is chosen.
     fn failed(&mut self, slot: u32, failure: Failure) -> Option<Revived> {
-        if !self.binder.retract(slot) {
+        if !self.retract(slot) {
             // It has answered in this moment.
             self.answered(slot);
             return None;
@@ -214,12 +312,12 @@ impl Desk {
             return self.revive(listener, &first, UnboundReason::ConnectFailed);
         }
         listener.context.counters.retries.add(1);
-        self.try_bind(listener, first, tried, record)
+        self.try_bind(listener, first, Instant::now(), tried, record)
     }
 
     /// The instance has answered: the connection is a flow.
     fn answered(&mut self, slot: u32) {
-        let Some(Waiting { listener, table: _, began, record, counters, first, .. }) =
+        let Some(Waiting { listener, table: _, began, record, counters, first, more, .. }) =
             self.waiting.remove(&slot)
         else {
             return;
@@ -228,12 +326,15 @@ impl Desk {
         counters.response().observe(began.elapsed(), Instant::now());
         listener.context.counters.bound.add(1);
         record.end(&listener.settings.name, How::Bound, (first.payload.len() as u64, 0));
+        for segment in more {
+            self.binder.send_on(slot, &segment);
+        }
         self.bound.push_back(slot);
     }
 
     /// The client has gone before the instance answered.
     fn forget(&mut self, slot: u32) {
-        if !self.binder.retract(slot) {
+        if !self.retract(slot) {
             return self.answered(slot);
         }
         if let Some(Waiting { listener, record, .. }) = self.waiting.remove(&slot) {

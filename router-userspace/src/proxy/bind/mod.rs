@@ -1,8 +1,9 @@
-//! The route of a first request whose connection has no socket: `first packet → parse → decide → bind → session accounting`.
+//! The route of a first request whose connection has no socket: `first packets → parse → decide → bind → session accounting`.
 //!
 //! Read [`Desk::take`] first, and [`choose`] for the middle of it. It is the short cut of `connection`: what it cannot do at once (a head that is not complete, or not
 //! well-formed, a request that has to wait or to be answered) it leaves to that, on a socket that is made then. The reason is counted.
 
+mod assemblies;
 mod choose;
 mod desk;
 
