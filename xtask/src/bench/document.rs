@@ -12,15 +12,17 @@ use crate::workspace;
 pub enum Part {
     Layer4Cost,
     Layer4Throughput,
+    Flood,
 }
 
 impl Part {
-    const ALL: [Self; 2] = [Self::Layer4Cost, Self::Layer4Throughput];
+    const ALL: [Self; 3] = [Self::Layer4Cost, Self::Layer4Throughput, Self::Flood];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Layer4Cost => "layer-4-cost",
             Self::Layer4Throughput => "layer-4-throughput",
+            Self::Flood => "flood",
         }
     }
 

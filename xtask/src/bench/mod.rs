@@ -6,6 +6,7 @@
 mod contender;
 mod document;
 mod figures;
+mod flood;
 mod gateway;
 mod layer4;
 mod machine;
@@ -71,6 +72,9 @@ pub struct Selection {
     /// Only compare transfers through Layer-4 listeners with plain routing and nftables (iperf3), and write it into docs/BENCHMARKS.md.
     #[arg(long, conflicts_with_all = ["workloads", "contenders", "reloads", "l4"])]
     l4_throughput: bool,
+    /// Only flood a listener whose connections have no socket, beside real clients, and write what they keep into docs/BENCHMARKS.md.
+    #[arg(long, conflicts_with_all = ["workloads", "contenders", "rounds", "reloads", "l4", "l4_throughput"])]
+    flood: bool,
 }
 
 impl Selection {
@@ -126,6 +130,9 @@ pub fn run(selection: &Selection) -> Result<()> {
         let rounds = selection.rounds.map_or(rounds, usize::from);
         let extent = layer4::throughput::Extent { rounds, seconds, quick: selection.quick };
         return layer4::throughput::run(extent, selection.json.as_deref());
+    }
+    if selection.flood {
+        return flood::run(selection.quick, selection.json.as_deref());
     }
     setup::ensure(setup::For::Lab)?;
     build::run(true)?;
