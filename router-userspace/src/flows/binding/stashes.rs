@@ -1,24 +1,32 @@
 //! Which stashes are free, and chains of them: one for each segment that an instance gets first.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use router_common::abi::binding::{MAX_STASHES, Stash};
 
 use crate::flows::mapped::Mapped;
 
+/// A stash that was given back is left alone for so long: a program on another processor may be sending what is in it, and must not
+/// find another client's bytes there.
+const REST: Duration = Duration::from_millis(5);
+
 /// The stashes, and who has none.
 #[derive(Debug)]
 pub struct Stashes {
     all: Arc<Mapped<Stash>>,
-    free: Mutex<Vec<u32>>,
+    /// With the time from which it can be taken, the earliest first.
+    free: Mutex<VecDeque<(u32, Instant)>>,
 }
 
 impl Stashes {
     /// `used` are the first ones of chains that flows have.
     pub fn new(all: Arc<Mapped<Stash>>, used: impl IntoIterator<Item = u32>) -> Self {
         let used: HashSet<u32> = used.into_iter().flat_map(|first| chain(&all, first)).collect();
-        let free = (0..all.len() as u32).filter(|index| !used.contains(index)).collect();
+        let now = Instant::now();
+        let unused = (0..all.len() as u32).filter(|index| !used.contains(index));
+        let free = unused.map(|index| (index, now)).collect();
         Self { all, free: Mutex::new(free) }
     }
 
@@ -29,8 +37,11 @@ impl Stashes {
     /// Takes a chain of so many, or none.
     pub fn take(&self, count: usize) -> Option<Vec<u32>> {
         let mut free = self.free();
-        let rest = free.len().checked_sub(count)?;
-        let taken = free.split_off(rest);
+        let (_, last) = free.get(count.checked_sub(1)?)?;
+        if *last > Instant::now() {
+            return None;
+        }
+        let taken: Vec<u32> = free.drain(..count).map(|(index, _)| index).collect();
         for (at, index) in taken.iter().enumerate() {
             self.get(*index).next.set(taken.get(at + 1).map_or(0, |next| next + 1));
         }
@@ -39,11 +50,11 @@ impl Stashes {
 
     /// Gives a chain back.
     pub fn give_back(&self, first: u32) {
-        let chain = chain(&self.all, first);
-        self.free().extend(chain);
+        let (chain, rested) = (chain(&self.all, first), Instant::now() + REST);
+        self.free().extend(chain.into_iter().map(|index| (index, rested)));
     }
 
-    fn free(&self) -> MutexGuard<'_, Vec<u32>> {
+    fn free(&self) -> MutexGuard<'_, VecDeque<(u32, Instant)>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
