@@ -159,7 +159,7 @@ fn method(course: Course, figures: &[Figure], processors: usize) -> String {
   bodies on without storing them. What costs others something even while it is idle is there only for its own turn: the
   router with its kernel programs, and the rules of nftables with connection tracking.
 - Bodies are 200 MB, one on a connection. The client checks status, length and the offset written into every page; what
-  was uploaded is compared byte for byte. Small requests are made by wrk with 64 connections; a run counts only with the
+  was uploaded is compared byte for byte. Small requests are made by wrk, on 64 connections where nothing else is said; a run counts only with the
   right size of responses and not one error.
 - *Gateway CPU* is the CPU time of the contender's processes by the scheduler's clock, with what clearing away costs
   afterwards. On veth it includes the work of softirqs that a system call sets off, such as the peer's receiving.

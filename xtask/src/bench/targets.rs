@@ -15,7 +15,7 @@ struct Target {
     other: Contender,
 }
 
-const TARGETS: [Target; 9] = [
+const TARGETS: [Target; 14] = [
     Target {
         workload: Workload::Downloads,
         contender: Contender::RouterHandoff,
@@ -69,6 +69,36 @@ const TARGETS: [Target; 9] = [
         contender: Contender::RouterBind,
         times: 0.95,
         other: Contender::Routing,
+    },
+    Target {
+        workload: Workload::ManyConnections,
+        contender: Contender::RouterBind,
+        times: 0.93,
+        other: Contender::Routing,
+    },
+    Target {
+        workload: Workload::ManyConnections,
+        contender: Contender::RouterBind,
+        times: 1.0,
+        other: Contender::Nftables,
+    },
+    Target {
+        workload: Workload::ManyConnections,
+        contender: Contender::RouterBind,
+        times: 1.1,
+        other: Contender::Nginx,
+    },
+    Target {
+        workload: Workload::ManyConnections,
+        contender: Contender::RouterBind,
+        times: 1.5,
+        other: Contender::HaproxyHttp,
+    },
+    Target {
+        workload: Workload::SingleConnections,
+        contender: Contender::RouterBind,
+        times: 1.0,
+        other: Contender::Nginx,
     },
 ];
 

@@ -24,13 +24,24 @@ pub enum Workload {
     Upload,
     /// Small requests on 64 kept-alive connections.
     KeepAlive,
-    /// 64 at a time: connect, one small request, close.
+    /// Connect, one small request, close; then the next.
+    SingleConnections,
+    /// 64 at a time.
     Connections,
+    /// 256 at a time.
+    ManyConnections,
 }
 
 impl Workload {
-    pub const ALL: [Self; 5] =
-        [Self::Download, Self::Downloads, Self::Upload, Self::KeepAlive, Self::Connections];
+    pub const ALL: [Self; 7] = [
+        Self::Download,
+        Self::Downloads,
+        Self::Upload,
+        Self::KeepAlive,
+        Self::SingleConnections,
+        Self::Connections,
+        Self::ManyConnections,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -38,7 +49,9 @@ impl Workload {
             Self::Downloads => "HTTP download ×4",
             Self::Upload => "HTTP upload ×1",
             Self::KeepAlive => "keep-alive, 1 kB, 64 connections",
+            Self::SingleConnections => "connect-request-close, 1 kB, one at a time",
             Self::Connections => "connect-request-close, 1 kB, 64 at a time",
+            Self::ManyConnections => "connect-request-close, 1 kB, 256 at a time",
         }
     }
 
@@ -46,12 +59,27 @@ impl Workload {
         matches!(self, Self::Download | Self::Downloads | Self::Upload)
     }
 
+    /// Connections at a time.
+    pub fn at_a_time(self) -> u16 {
+        match self {
+            Self::Download | Self::Upload | Self::SingleConnections => 1,
+            Self::Downloads => 4,
+            Self::KeepAlive | Self::Connections => 64,
+            Self::ManyConnections => 256,
+        }
+    }
+
+    /// Whether a connection serves one small request.
+    pub fn closes(self) -> bool {
+        matches!(self, Self::SingleConnections | Self::Connections | Self::ManyConnections)
+    }
+
     /// Of [`Measurement::rate`].
     pub fn unit(self) -> &'static str {
         match self {
             Self::Download | Self::Downloads | Self::Upload => "Gb/s",
             Self::KeepAlive => "requests/s",
-            Self::Connections => "connections/s",
+            Self::SingleConnections | Self::Connections | Self::ManyConnections => "connections/s",
         }
     }
 
@@ -60,7 +88,7 @@ impl Workload {
         match self {
             Self::Download | Self::Downloads | Self::Upload => "s/GB",
             Self::KeepAlive => "µs/request",
-            Self::Connections => "µs/connection",
+            Self::SingleConnections | Self::Connections | Self::ManyConnections => "µs/connection",
         }
     }
 }
@@ -144,7 +172,7 @@ impl<'a> Course<'a> {
 
     fn transfers(&self, workload: Workload, contender: Contender, meter: &Meter) -> Result<Measurement> {
         let (to, size) = (contender.address(), self.file.len() as u64);
-        let connections = if workload == Workload::Downloads { 4 } else { 1 };
+        let connections = usize::from(workload.at_a_time());
         let moved = transfer::keep_moving(self.lab, connections, self.window, meter, |bytes| {
             if workload == Workload::Upload {
                 transfer::upload(to, "/upload/bench", &self.file, bytes)
@@ -171,9 +199,8 @@ impl<'a> Course<'a> {
     }
 
     fn requests(&self, workload: Workload, contender: Contender, meter: &Meter) -> Result<Measurement> {
-        let keep_alive = workload == Workload::KeepAlive;
         let begin = meter.read()?;
-        let answered = wrk::run(self.lab, contender, keep_alive, self.requests_for, meter)?;
+        let answered = wrk::run(self.lab, contender, workload, self.requests_for, meter)?;
         self.gateway.settle()?;
         let usage = meter.read()? - begin;
         Ok(Measurement {
@@ -198,12 +225,12 @@ fn handed_off(
 ) -> Result<(u64, u64)> {
     let (handed_off, requests) = (after.handed_off - before.handed_off, after.requests - before.requests);
     ensure!(requests > 0, "routerd has counted no request");
-    // When wrk ends, it leaves up to 64 connections in the middle of something.
-    let tolerated = if workload == Workload::Connections { 64 + requests / 100 } else { 0 };
+    // When wrk ends, it leaves its connections in the middle of something.
+    let tolerated = if workload.closes() { u64::from(workload.at_a_time()) + requests / 100 } else { 0 };
     let as_named = match (contender, workload) {
         (Contender::RouterRelay, _) => handed_off == 0,
         // Whether a short connection is worth it is the router's decision.
-        (Contender::RouterAuto, Workload::Connections) => true,
+        (Contender::RouterAuto, _) if workload.closes() => true,
         _ => handed_off + tolerated >= requests,
     };
     let reasons = after.relayed.iter().filter(|(reason, count)| before.relayed.get(*reason) != Some(count));
@@ -235,6 +262,8 @@ mod tests {
         assert!(!outcome(forced, Workload::Downloads, counts(10, 5)), "nothing was counted");
         assert!(outcome(forced, Workload::Connections, counts(10_010, 9_900)));
         assert!(!outcome(forced, Workload::Connections, counts(10_010, 9_000)));
+        assert!(outcome(forced, Workload::ManyConnections, counts(10_010, 9_650)));
+        assert!(!outcome(forced, Workload::SingleConnections, counts(10_010, 9_900)));
         assert!(outcome(Contender::RouterAuto, Workload::Connections, counts(10_010, 5)));
         assert!(!outcome(Contender::RouterAuto, Workload::KeepAlive, counts(74, 5)));
     }

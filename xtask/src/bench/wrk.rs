@@ -12,11 +12,10 @@ use serde::Serialize;
 
 use super::contender::Contender;
 use super::meter::{Meter, Usage};
+use super::workload::Workload;
 use crate::topology::{Host, Lab};
 use crate::workspace;
 
-/// Connections at a time.
-const CONNECTIONS: u16 = 64;
 /// Bytes of the file that is asked for.
 const BODY: u64 = 1024;
 /// A response's head has at least, and at most, so many.
@@ -42,11 +41,12 @@ pub struct Answered {
 pub fn run(
     lab: &Lab,
     contender: Contender,
-    keep_alive: bool,
+    workload: Workload,
     length: Duration,
     meter: &Meter,
 ) -> Result<Answered> {
-    let mut command = command(lab, contender, keep_alive, (2, CONNECTIONS), length)?;
+    let connections = workload.at_a_time();
+    let mut command = command(lab, contender, !workload.closes(), (connections.min(2), connections), length)?;
     let before = meter.read()?;
     let output = command.output().context("cannot start wrk")?;
     let usage = meter.read()? - before;

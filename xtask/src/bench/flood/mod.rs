@@ -20,6 +20,7 @@ use super::document::{self, Part};
 use super::gateway::Gateway;
 use super::machine::Machine;
 use super::meter::Meter;
+use super::workload::Workload;
 use super::wrk;
 use crate::lab::RemovedAtTheEnd;
 use crate::progress::Step;
@@ -121,7 +122,7 @@ fn measure(
 /// Connections a second.
 fn clients(lab: &Lab, gateway: &Gateway<'_>, length: Duration) -> Result<f64> {
     let meter = Meter::new(gateway.processes(CONTENDER));
-    let answered = wrk::run(lab, CONTENDER, false, length, &meter)?;
+    let answered = wrk::run(lab, CONTENDER, Workload::Connections, length, &meter)?;
     Ok(answered.requests as f64 / answered.seconds)
 }
 
