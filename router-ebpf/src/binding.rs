@@ -21,7 +21,7 @@ use router_common::abi::shared::Shared32;
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::binding;
 use router_common::path::binding::own::Sending;
-use router_common::path::binding::ports::Bindings;
+use router_common::path::binding::ports::{Bindings, Socket};
 use router_common::path::binding::{Occasion, Step};
 use router_common::path::family::Family;
 use router_common::path::fragment::{Datagram, DatagramKey};
@@ -142,31 +142,36 @@ fn header<I: Family>(skb: *mut __sk_buff, len: u32) -> Option<(*mut HeaderBytes,
     }
 }
 
-/// `BPF_TCP_LISTEN` (`include/uapi/linux/bpf.h`).
+/// `BPF_TCP_LISTEN` and `BPF_TCP_TIME_WAIT` (`include/uapi/linux/bpf.h`).
 const LISTEN: u32 = 10;
+const TIME_WAIT: u32 = 6;
 
-/// Whether the kernel has a socket for the connection with this tuple.
+/// What the kernel has for the connection with this tuple.
 ///
 /// # Safety
 /// `tuple` has `len` bytes, as many as a family's part of `bpf_sock_tuple`.
 #[inline(always)]
-unsafe fn has_socket(skb: *mut __sk_buff, tuple: *const bpf_sock_tuple, len: u32) -> bool {
+unsafe fn socket(skb: *mut __sk_buff, tuple: *const bpf_sock_tuple, len: u32) -> Socket {
     // SAFETY: as the caller says; what is found is looked at before it is given back.
     unsafe {
         let socket = bpf_skc_lookup_tcp(skb.cast(), tuple.cast_mut(), len, BPF_F_CURRENT_NETNS as u64, 0);
         if socket.is_null() {
-            return false;
+            return Socket::None;
         }
         let state = (*socket).state;
         bpf_sk_release(socket.cast());
-        state != LISTEN
+        match state {
+            LISTEN => Socket::None,
+            TIME_WAIT => Socket::Ended,
+            _ => Socket::Live,
+        }
     }
 }
 
 /// A family's helpers.
 trait Cookies: Family {
     /// `ports` as in the packet.
-    fn has_socket(&self, skb: *mut __sk_buff, ports: u32) -> bool;
+    fn socket(&self, skb: *mut __sk_buff, ports: u32) -> Socket;
 
     /// # Safety
     /// `tcp` has `len` bytes.
@@ -179,11 +184,11 @@ trait Cookies: Family {
 
 impl Cookies for Ipv4 {
     #[inline(always)]
-    fn has_socket(&self, skb: *mut __sk_buff, ports: u32) -> bool {
+    fn socket(&self, skb: *mut __sk_buff, ports: u32) -> Socket {
         let ([source, ..], [destination, ..]) = self.addresses();
         let tuple = [source, destination, ports];
         // SAFETY: addresses and ports in the order of `bpf_sock_tuple`.
-        unsafe { has_socket(skb, tuple.as_ptr().cast(), size_of_val(&tuple) as u32) }
+        unsafe { socket(skb, tuple.as_ptr().cast(), size_of_val(&tuple) as u32) }
     }
 
     #[inline(always)]
@@ -201,11 +206,11 @@ impl Cookies for Ipv4 {
 
 impl Cookies for Ipv6 {
     #[inline(always)]
-    fn has_socket(&self, skb: *mut __sk_buff, ports: u32) -> bool {
+    fn socket(&self, skb: *mut __sk_buff, ports: u32) -> Socket {
         let ([a, b, c, d], [e, f, g, h]) = self.addresses();
         let tuple = [a, b, c, d, e, f, g, h, ports];
         // SAFETY: as above.
-        unsafe { has_socket(skb, tuple.as_ptr().cast(), size_of_val(&tuple) as u32) }
+        unsafe { socket(skb, tuple.as_ptr().cast(), size_of_val(&tuple) as u32) }
     }
 
     #[inline(always)]
@@ -311,9 +316,9 @@ macro_rules! bindings {
             }
 
             #[inline(always)]
-            fn has_socket(&self, packet: &Skb<'_>) -> bool {
-                let Some(Headers { ip, tcp, .. }) = packet.view::<Headers<$ip>>(0) else { return false };
-                ip.has_socket(packet.as_ptr(), tcp.ports.raw())
+            fn socket(&self, packet: &Skb<'_>) -> Socket {
+                let Some(Headers { ip, tcp, .. }) = packet.view::<Headers<$ip>>(0) else { return Socket::None };
+                ip.socket(packet.as_ptr(), tcp.ports.raw())
             }
 
             #[inline(always)]

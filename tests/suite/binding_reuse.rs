@@ -12,6 +12,7 @@ use support::{Connection, Entry, Scene, pinned};
 
 support::over_both_families! {
     connections_that_use_the_same_ports_again_and_again_are_all_served
+    a_port_whose_last_connection_had_a_socket_is_used_again
 }
 
 /// Clients' addresses, and ports that each of them uses in turn.
@@ -73,8 +74,29 @@ fn connections_that_use_the_same_ports_again_and_again_are_all_served(family: Fa
     scene.assert_no_segment_was_spoiled();
 }
 
-/// One request, by this address and port. The instance closes first, so that the client can use both again at once.
-fn ask(scene: &Scene, source: SocketAddr, vip: SocketAddr) -> io::Result<()> {
+/// The router has closed such a connection first, and remembers it (TIME-WAIT).
+fn a_port_whose_last_connection_had_a_socket_is_used_again(family: Family) {
+    let scene = Scene::binding(family, 1, "");
+    scene.warm_up();
+    let before = scene.bound();
+    let vip = scene.address(Entry::Bind);
+    let source = SocketAddr::new(family.address(Host::Client), 20_000);
+    for _ in 0..5 {
+        let mut connection = connect(&scene, source, vip).unwrap();
+        // Refused, with an answer.
+        connection.send("GET / HTTP/1.1\r\n\r\n").unwrap();
+        assert_eq!(connection.reply().unwrap().status, 400);
+        assert!(connection.receive_all().unwrap().is_empty());
+        drop(connection);
+        ask(&scene, source, vip).unwrap();
+    }
+    scene.become_bound(before, 5);
+    scene.comes_to_rest();
+    scene.assert_no_segment_was_spoiled();
+}
+
+/// By an address and port that may have been used just before.
+fn connect(scene: &Scene, source: SocketAddr, vip: SocketAddr) -> io::Result<Connection> {
     let connect = || {
         let socket = Socket::new(Domain::for_address(vip), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -82,8 +104,12 @@ fn ask(scene: &Scene, source: SocketAddr, vip: SocketAddr) -> io::Result<()> {
         socket.connect_timeout(&vip.into(), PATIENCE)?;
         Ok::<_, io::Error>(TcpStream::from(socket))
     };
-    let mut connection =
-        Connection::over(scene.lab.inside(Host::Client, connect).map_err(io::Error::other)??)?;
+    Connection::over(scene.lab.inside(Host::Client, connect).map_err(io::Error::other)??)
+}
+
+/// One request, by this address and port. The instance closes first, so that the client can use both again at once.
+fn ask(scene: &Scene, source: SocketAddr, vip: SocketAddr) -> io::Result<()> {
+    let mut connection = connect(scene, source, vip)?;
     connection.send("GET /whoami HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
     let reply = connection.reply()?;
     if reply.status != 200 || !connection.receive_all()?.is_empty() {

@@ -6,6 +6,7 @@ mod world;
 use router_common::abi::binding::{ARRIVAL_REFUSED, EMBRYO_DONE, EMBRYO_OPEN, EMBRYO_TAKEN};
 use router_common::abi::reason::PacketReason::*;
 use router_common::path::Verdict;
+use router_common::path::binding::ports::Socket;
 use router_common::path::memory::{Frame, StoppedClock};
 use router_common::wire::tcp::{ACK, FIN, RST, SYN};
 use world::*;
@@ -233,12 +234,27 @@ fn whoever_acknowledges_no_cookie_is_reset_unless_a_socket_knows_it() {
     }
     assert_eq!(forged(RST | ACK, b"").0, None, "a reset is not answered");
     assert_eq!(forged(FIN, b"").0, None);
-    world.has_socket.set(true);
-    assert_eq!(forged(ACK, REQUEST).0, None);
-    // Nor does one that has a socket become a client without, when it is long forgotten that it was one.
-    let (_, answer) = world.meet(&client(SYN, CLIENT_SEQ, 0, USUAL, b""));
-    assert_eq!(world.meet(&world.request(&Segment::of(&answer))).0, None);
+    for socket in [Socket::Live, Socket::Ended] {
+        world.socket.set(socket);
+        assert_eq!(forged(ACK, REQUEST).0, None);
+    }
     assert!(world.embryo().is_none());
+}
+
+#[test]
+fn a_client_of_a_socket_does_not_become_one_without_while_that_lives() {
+    let world = World::new();
+    let syn = client(SYN, CLIENT_SEQ, 0, USUAL, b"");
+    let (_, answer) = world.meet(&syn);
+    let request = world.request(&Segment::of(&answer));
+    world.socket.set(Socket::Live);
+    assert_eq!(world.meet(&request).0, None, "sent again, when it is long forgotten that it was a cookie's");
+    assert_eq!(world.meet(&syn).0, None, "the stack challenges it");
+    assert!(world.embryo().is_none());
+    world.socket.set(Socket::Ended);
+    let (verdict, _) = world.meet(&syn);
+    assert_eq!(verdict.map(Verdict::reason), Some(BindingSynAnswered));
+    assert_eq!(world.meet(&request).0, Some(Verdict::Take(BindingTaken)));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use router_common::abi::reason::PacketReason::*;
 use router_common::abi::shared::Shared32;
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::binding::own::{Content, Own};
-use router_common::path::binding::ports::Bindings;
+use router_common::path::binding::ports::{Bindings, Socket};
 use router_common::path::binding::ring;
 use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
@@ -55,7 +55,7 @@ pub struct World {
     pub stashes: Vec<Stash>,
     pub told: RefCell<Vec<Told>>,
     pub ring_is_full: Cell<bool>,
-    pub has_socket: Cell<bool>,
+    pub socket: Cell<Socket>,
     /// What left while the packet itself went on.
     pub copies: RefCell<Vec<Frame>>,
 }
@@ -84,7 +84,7 @@ impl World {
             stashes: (0..4).map(|_| Stash::default()).collect(),
             told: RefCell::default(),
             ring_is_full: Cell::new(false),
-            has_socket: Cell::new(false),
+            socket: Cell::new(Socket::None),
             copies: RefCell::default(),
         }
     }
@@ -425,8 +425,8 @@ impl Bindings<Ipv4, Frame> for World {
         })
     }
 
-    fn has_socket(&self, _: &Frame) -> bool {
-        self.has_socket.get()
+    fn socket(&self, _: &Frame) -> Socket {
+        self.socket.get()
     }
 
     fn smallest_cookie(&self, _: &Frame) -> Option<u32> {

@@ -9,7 +9,7 @@ use super::super::ports::Packet;
 use super::back;
 use super::handshake::{agreed, clock};
 use super::own::{Content, Own, Sending, ports_back};
-use super::ports::Bindings;
+use super::ports::{Bindings, Socket};
 use super::ring;
 use crate::abi::binding::{
     BoundListener, EMBRYO_CLOSED, EMBRYO_DONE, EMBRYO_OPEN, EMBRYO_TAKEN, Embryo, LARGE_ARRIVAL_BYTES,
@@ -30,13 +30,18 @@ pub fn carry<I: Sending, P: Packet, B: Bindings<I, P>>(
     let mut embryo = match bindings.embryo(key) {
         Some(embryo) if is_of(&embryo, segment) => embryo,
         _ if !segment.has(ACK) || segment.has(RST) => return None,
-        // Of a connection that began with a socket, or was given one. It may be so new that its packets acknowledge a cookie still.
-        _ if bindings.has_socket(packet) => return None,
         _ => {
+            let socket = bindings.socket(packet);
+            if socket == Socket::Live {
+                // Of a connection that began with a socket, or was given one. It may be so new that its packets acknowledge a cookie still.
+                return None;
+            }
             let acknowledges_cookie = bindings.acknowledges_cookie(packet);
             let echo = echo(packet, segment)?;
             if acknowledges_cookie {
                 hatch::<I, P, B>(packet, bindings, key, segment, (echo, listener))?
+            } else if socket == Socket::Ended {
+                return None;
             } else if segment.payload != 0 && is_young(echo, clock(bindings.settings()?, bindings.now())) {
                 // It may have overtaken the first packet, with which alone the cookie can be checked. The client sends it again.
                 return Some(Verdict::Drop(PacketReason::BindingOutOfOrder));

@@ -7,7 +7,7 @@ use super::super::parse::{Headers, Segment};
 use super::super::ports::Packet;
 use super::back;
 use super::own::{Content, Own, Sending, ports_back};
-use super::ports::Bindings;
+use super::ports::{Bindings, Socket};
 use crate::abi::binding::{
     AGREED_SACK, AGREED_SCALING, AGREED_TIMESTAMPS, BindingSettings, BoundListener, OUR_SCALE,
 };
@@ -36,6 +36,10 @@ pub fn answer<I: Sending, P: Packet, B: Bindings<I, P>>(
     if segment.payload != 0 {
         // TCP Fast Open (RFC 7413) is the listening socket's.
         return Some(Verdict::Pass(PacketReason::BindingSynWithData));
+    }
+    if bindings.socket(packet) == Socket::Live {
+        // Its client knows nothing of that any more, and resets it when the stack challenges it (RFC 5961 §4).
+        return None;
     }
     let (mut scale, mut sack, mut client_timestamp) = (NO_SCALE, 0, None);
     if segment.options_len != 0 {

@@ -6,6 +6,16 @@ use super::super::family::Family;
 use super::super::ports::{Clock, Flows, Keys, Packet};
 use crate::abi::binding::{BindingSettings, BoundEndpoint, BoundListener, Embryo, Stash};
 
+/// What a host's stack has for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// Nothing, or a socket that listens.
+    None,
+    /// A memory of one that has ended (TIME-WAIT), which a new connection may replace.
+    Ended,
+    Live,
+}
+
 /// The tables of delayed binding, for packets `P` of family `I`.
 pub trait Bindings<I: Family, P: Packet>: Flows + Keys<I::Key> + Clock {
     fn settings(&self) -> Option<&BindingSettings>;
@@ -25,8 +35,8 @@ pub trait Bindings<I: Family, P: Packet>: Flows + Keys<I::Key> + Clock {
     /// Whether this packet acknowledges a cookie of the last minutes.
     fn acknowledges_cookie(&self, packet: &P) -> bool;
 
-    /// Whether a socket of this host, other than a listening one, has the packet's connection.
-    fn has_socket(&self, packet: &P) -> bool;
+    /// What this host's stack has for the packet's connection.
+    fn socket(&self, packet: &P) -> Socket;
 
     /// The cookie for the SYN of this packet's connection if that had said nothing of segments: that of the smallest segment.
     fn smallest_cookie(&self, packet: &P) -> Option<u32>;

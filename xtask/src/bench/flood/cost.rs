@@ -45,6 +45,5 @@ fn spent(name: &str) -> Result<(u64, u64)> {
             spent.1 += program.run_count();
         }
     }
-    ensure!(spent.1 > 0, "no program {name} is at work");
     Ok(spent)
 }
