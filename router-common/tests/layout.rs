@@ -69,10 +69,10 @@ fn layout() -> String {
         layout!(text, BindingSettings { attended_until clock_offset generation rings reserved });
         layout!(text, BoundEndpoint { address port is_ipv6 });
         layout!(text, BoundListener { max_segment window });
-        layout!(text, Embryo { state generation seq ack echo told segment window scale agreed segments });
+        layout!(text, Embryo { state generation seq ack echo told segment window scale agreed segments ring });
         layout!(text, Stash {
             length sum seq timestamp client_ack client_echo window agreed instance_seq instance_timestamp segment
-            next total early instance_segment reserved bytes
+            next total early instance_segment ring bytes
         });
     }
     layout!(text, Interface { ethernet sends reserved });

@@ -4,9 +4,9 @@ use core::ops::Range;
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_CURRENT_NETNS, bpf_sock_tuple, iphdr, ipv6hdr, tcphdr};
 use aya_ebpf::helpers::{
-    bpf_clone_redirect, bpf_sk_release, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes,
-    bpf_skc_lookup_tcp, bpf_tcp_raw_check_syncookie_ipv4, bpf_tcp_raw_check_syncookie_ipv6,
-    bpf_tcp_raw_gen_syncookie_ipv4, bpf_tcp_raw_gen_syncookie_ipv6,
+    bpf_clone_redirect, bpf_get_smp_processor_id, bpf_sk_release, bpf_skb_change_tail, bpf_skb_load_bytes,
+    bpf_skb_store_bytes, bpf_skc_lookup_tcp, bpf_tcp_raw_check_syncookie_ipv4,
+    bpf_tcp_raw_check_syncookie_ipv6, bpf_tcp_raw_gen_syncookie_ipv4, bpf_tcp_raw_gen_syncookie_ipv6,
 };
 use aya_ebpf::maps::ring_buf::RingBufEntry;
 use aya_ebpf::programs::TcContext;
@@ -277,6 +277,12 @@ macro_rules! bindings {
             #[inline(always)]
             fn settings(&self) -> Option<&BindingSettings> {
                 BINDING_SETTINGS.get(0)
+            }
+
+            #[inline(always)]
+            fn processor(&self) -> u32 {
+                // SAFETY: the helper only returns a number.
+                unsafe { bpf_get_smp_processor_id() }
             }
 
             #[inline(always)]

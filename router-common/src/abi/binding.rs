@@ -83,14 +83,16 @@ pub struct Embryo {
     /// `AGREED_*`
     pub agreed: u8,
     /// How many of its segments the daemon was told; at most [`MAX_TOLD`].
-    pub segments: u16,
+    pub segments: u8,
+    /// The ring of the worker that is told.
+    pub ring: u8,
 }
 
 const _: () = assert!(size_of::<Embryo>() == 32);
 
 /// In more segments than these nobody is told what a client sends first. A head of ten segments that come one by one, each twice and in any order, is one of
 /// far fewer.
-pub const MAX_TOLD: u16 = 64;
+pub const MAX_TOLD: u8 = 64;
 
 pub const AGREED_TIMESTAMPS: u8 = 1 << 0;
 pub const AGREED_SACK: u8 = 1 << 1;
@@ -187,7 +189,8 @@ pub struct Stash {
     pub early: Shared32,
     /// The greatest segment that the instance takes, in bytes; written by the kernel.
     pub instance_segment: Shared32,
-    pub reserved: Shared32,
+    /// [`Embryo::ring`]
+    pub ring: Shared32,
     pub bytes: [Shared64; STASH_BYTES / 8],
 }
 
@@ -212,7 +215,7 @@ impl Default for Stash {
             total: zero(),
             early: zero(),
             instance_segment: zero(),
-            reserved: zero(),
+            ring: zero(),
             bytes: core::array::from_fn::<_, { STASH_BYTES / 8 }, _>(|_| Shared64::default()),
         }
     }

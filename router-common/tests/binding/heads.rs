@@ -91,6 +91,15 @@ fn each_segment_is_told_once_and_what_came_ahead_once_more() {
 }
 
 #[test]
+fn the_worker_that_has_the_first_segment_gets_all_whatever_processor_meets_them() {
+    let client = Several::new();
+    for number in 0..4 {
+        client.world.processor.set(PROCESSOR + number as u32);
+        assert_eq!(client.say(number * PART, PART), taken(), "the ring is always the same");
+    }
+}
+
+#[test]
 fn nothing_is_told_that_lies_behind_the_window_or_before_the_first_byte() {
     let client = Several::new();
     let (window, long, early) =

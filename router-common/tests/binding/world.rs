@@ -16,7 +16,6 @@ use router_common::abi::shared::Shared32;
 use router_common::path::answer_budget::AnswerBudget;
 use router_common::path::binding::own::{Content, Own};
 use router_common::path::binding::ports::{Bindings, Socket};
-use router_common::path::binding::ring;
 use router_common::path::fragment::{Datagram, DatagramKey};
 use router_common::path::memory::{Frame, MemoryFlows, StoppedClock};
 use router_common::path::parse::{Headers, parse};
@@ -29,6 +28,10 @@ use router_common::wire::{bytes_of, ethernet::Ethernet};
 
 /// Of a host with several workers.
 const RINGS: u32 = 5;
+/// Meets all packets, unless a story says otherwise.
+pub const PROCESSOR: u32 = 12;
+/// That of this processor.
+const RING: u32 = 2;
 
 pub const NOW: u64 = 5_000_000_000;
 pub const COOKIE: u32 = 0x1234_5600;
@@ -56,6 +59,8 @@ pub struct World {
     pub told: RefCell<Vec<Told>>,
     pub ring_is_full: Cell<bool>,
     pub socket: Cell<Socket>,
+    /// Meets the next packet.
+    pub processor: Cell<u32>,
     /// What left while the packet itself went on.
     pub copies: RefCell<Vec<Frame>>,
 }
@@ -85,6 +90,7 @@ impl World {
             told: RefCell::default(),
             ring_is_full: Cell::new(false),
             socket: Cell::new(Socket::None),
+            processor: Cell::new(PROCESSOR),
             copies: RefCell::default(),
         }
     }
@@ -153,6 +159,7 @@ impl World {
             stash.next.set(if index + 1 < segments.len() { index as u32 + 2 } else { 0 });
         }
         stash.total.set(seq - OUR_SEQ - 1);
+        stash.ring.set(RING);
         stash.timestamp.set(4_000);
         stash.client_ack.set(embryo.ack);
         stash.client_echo.set(embryo.echo);
@@ -349,12 +356,6 @@ pub fn client_key() -> FlowKeyV4 {
     parse::<Ipv4, _>(&client(ACK, 0, 0, Options::default(), b"")).unwrap().0
 }
 
-/// The ring that tells of this client, of those that are read here.
-fn client_ring() -> u32 {
-    let key = client_key();
-    ring::of::<Ipv4>([key.source, 0, 0, 0], key.source_port, RINGS)
-}
-
 pub fn instance_key() -> FlowKeyV4 {
     parse::<Ipv4, _>(&instance(ACK, 0, 0, Options::default(), b"")).unwrap().0
 }
@@ -396,6 +397,10 @@ impl Bindings<Ipv4, Frame> for World {
         Some(&self.settings)
     }
 
+    fn processor(&self) -> u32 {
+        self.processor.get()
+    }
+
     fn listener(&self, endpoint: &BoundEndpoint) -> Option<BoundListener> {
         let vip = words_of("10.77.1.10".parse().unwrap());
         let ours = BoundEndpoint { address: vip, port: 80u16.to_be(), is_ipv6: 0 };
@@ -434,7 +439,7 @@ impl Bindings<Ipv4, Frame> for World {
     }
 
     fn arrived(&self, packet: &Frame, ring: u32, bytes: Range<usize>, embryo: &Embryo) -> bool {
-        assert_eq!(ring, client_ring());
+        assert_eq!(ring, RING);
         if self.ring_is_full.get() {
             return false;
         }
@@ -446,7 +451,7 @@ impl Bindings<Ipv4, Frame> for World {
     }
 
     fn tell(&self, ring: u32, event: u32, slot: u32) -> bool {
-        assert_eq!(ring, client_ring(), "whoever has bound the flow is told");
+        assert_eq!(ring, RING, "whoever has bound the flow is told");
         self.told.borrow_mut().push(Told::Event(event, slot));
         true
     }

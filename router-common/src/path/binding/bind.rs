@@ -5,9 +5,9 @@ use super::super::forward;
 use super::super::options::locate;
 use super::super::parse::Segment;
 use super::super::ports::Packet;
+use super::Occasion;
 use super::own::{Content, Own, Sending, ports_back};
 use super::ports::Bindings;
-use super::{Occasion, ring_of_flow};
 use crate::abi::binding::{
     AGREED_SCALING, AGREED_TIMESTAMPS, ARRIVAL_BOUND, ARRIVAL_UNFIT, EMBRYO_DONE, Embryo, MAX_STASHES,
     OUR_SCALE, Stash,
@@ -77,8 +77,7 @@ pub fn bind<I: Sending, P: Packet, B: Bindings<I, P>>(
     let timestamps = if timestamp.is_some() && agreed & AGREED_TIMESTAMPS != 0 { TIMESTAMPS_ROOM } else { 0 };
     if stash.length.get() + timestamps > most || stash.total.get() > segment.window as u32 {
         // The daemon makes a socket, which cuts what it sends as the instance wants it.
-        let ring = ring_of_flow::<I, P, B>(bindings, flow);
-        return Err(if ring.is_some_and(|ring| bindings.tell(ring, ARRIVAL_UNFIT, slot)) {
+        return Err(if bindings.tell(stash.ring.get(), ARRIVAL_UNFIT, slot) {
             Verdict::Take(PacketReason::BindingUnfit)
         } else {
             Verdict::Drop(PacketReason::BindingRingFull)
@@ -161,12 +160,9 @@ pub fn send<I: Sending, P: Packet, B: Bindings<I, P>>(
         Occasion::Bound => PacketReason::Bound,
         Occasion::Repeated => PacketReason::BindingResent,
     };
-    if matches!(occasion, Occasion::Bound)
-        && first.early.get() != 0
-        && let Some(ring) = ring_of_flow::<I, P, B>(bindings, flow)
-    {
+    if matches!(occasion, Occasion::Bound) && first.early.get() != 0 {
         // Where it is full, the daemon finds out by itself.
-        bindings.tell(ring, ARRIVAL_BOUND, slot);
+        bindings.tell(first.ring.get(), ARRIVAL_BOUND, slot);
     }
     // Of what it has got of our SYN and behind it.
     let acknowledged = flow.progress[1].max_ack.get();

@@ -124,12 +124,6 @@ fn tell<I: Sending, P: Packet, B: Bindings<I, P>>(
     mut embryo: Embryo,
     generation: u32,
 ) -> Verdict {
-    let (Some(Headers { ip, tcp, .. }), Some(settings)) = (packet.view::<Headers<I>>(0), bindings.settings())
-    else {
-        return Verdict::Drop(PacketReason::Truncated);
-    };
-    let (client, _) = ip.addresses();
-    let ring = ring::of::<I>(client, tcp.ports.raw() as u16, settings.rings.get());
     let start = Headers::<I>::LEN - Tcp::LEN;
     let before = embryo;
     let offset = segment.seq.wrapping_sub(embryo.seq);
@@ -151,12 +145,15 @@ fn tell<I: Sending, P: Packet, B: Bindings<I, P>>(
         // What has come ahead of its turn is told anew when it is repeated.
         embryo.told = end;
     }
+    if embryo.segments == 0 {
+        embryo.ring = ring::of(bindings.processor(), bindings.settings().map_or(0, |all| all.rings.get()));
+    }
     embryo.segments += 1;
     embryo.state = EMBRYO_TAKEN;
     embryo.generation = generation;
     // First: once the daemon has the packet, it may note what becomes of this client, which must not be overwritten.
     bindings.remember_embryo(key, &embryo);
-    if !bindings.arrived(packet, ring, start..start + length, &embryo) {
+    if !bindings.arrived(packet, embryo.ring.into(), start..start + length, &embryo) {
         bindings.remember_embryo(key, &before);
         return Verdict::Drop(PacketReason::BindingRingFull);
     }
@@ -216,6 +213,7 @@ fn hatch<I: Sending, P: Packet, B: Bindings<I, P>>(
         scale,
         agreed,
         segments: 0,
+        ring: 0,
     };
     bindings.remember_embryo(key, &embryo);
     Some(embryo)

@@ -143,13 +143,11 @@ fn from_instance<I: Sending, P: Packet, B: Bindings<I, P>>(
         return None;
     }
     if segment.has(RST) {
-        return Some(Step::Verdict(
-            if bindings.tell(ring_of_flow::<I, P, B>(bindings, flow)?, ARRIVAL_REFUSED, slot) {
-                Verdict::Take(PacketReason::BindingRefused)
-            } else {
-                Verdict::Drop(PacketReason::BindingRingFull)
-            },
-        ));
+        return Some(Step::Verdict(if bindings.tell(stash.ring.get(), ARRIVAL_REFUSED, slot) {
+            Verdict::Take(PacketReason::BindingRefused)
+        } else {
+            Verdict::Drop(PacketReason::BindingRingFull)
+        }));
     }
     if !segment.has(SYN) || passage.receiver.rst_seen.get() != 0 {
         return None;
@@ -175,14 +173,6 @@ fn repeat<I: Sending>(passage: &Passage<'_>, slot: u32, segment: &Segment) -> Op
         }
         _ => None,
     }
-}
-
-/// The ring of a flow's client.
-#[inline(always)]
-fn ring_of_flow<I: Sending, P: Packet, B: Bindings<I, P>>(bindings: &B, flow: &Flow) -> Option<u32> {
-    let to_client = &flow.translations[1];
-    let port = (to_client.ports.get() >> 16) as u16;
-    Some(ring::of::<I>(bind::words(&to_client.destination), port, bindings.settings()?.rings.get()))
 }
 
 #[inline(always)]

@@ -20,6 +20,9 @@ pub enum Socket {
 pub trait Bindings<I: Family, P: Packet>: Flows + Keys<I::Key> + Clock {
     fn settings(&self) -> Option<&BindingSettings>;
 
+    /// The number of the processor that meets the packet.
+    fn processor(&self) -> u32;
+
     fn listener(&self, endpoint: &BoundEndpoint) -> Option<BoundListener>;
 
     fn embryo(&self, key: &I::Key) -> Option<Embryo>;

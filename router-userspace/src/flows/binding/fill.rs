@@ -25,6 +25,7 @@ pub fn stashes(chain: &[&Stash], first: &First, segments: &[&[u8]], seq: u32, ti
     stash.window.set(u32::from(first.window));
     stash.agreed.set(u32::from(first.embryo.agreed) | u32::from(first.embryo.scale) << 8);
     stash.segment.set(u32::from(first.embryo.segment));
+    stash.ring.set(first.embryo.ring.into());
     stash.early.set(0);
     stash.instance_seq.set(0);
     stash.instance_timestamp.set(0);
