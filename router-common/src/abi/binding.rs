@@ -90,6 +90,13 @@ pub struct Embryo {
 
 const _: () = assert!(size_of::<Embryo>() == 32);
 
+impl Embryo {
+    /// Whether both are of one connection: a tuple may have several, one after the other.
+    pub const fn is_same(&self, other: &Self) -> bool {
+        self.seq == other.seq && self.ack == other.ack
+    }
+}
+
 /// In more segments than these nobody is told what a client sends first. A head of ten segments that come one by one, each twice and in any order, is one of
 /// far fewer.
 pub const MAX_TOLD: u8 = 64;

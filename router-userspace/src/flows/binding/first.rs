@@ -44,7 +44,7 @@ impl First {
         first
     }
 
-    /// Adds another segment. Whether there are more bytes now before the first gap.
+    /// Adds another segment of the same connection. Whether there are more bytes now before the first gap.
     pub fn add(&mut self, segment: Segment) -> bool {
         let before = self.payload.len();
         let is_later = |known: u32| segment.timestamp.is_none_or(|new| new.wrapping_sub(known) as i32 >= 0);

@@ -302,9 +302,9 @@ impl Binder {
         Ends::of(self.table.flow(slot)).client_key()
     }
 
-    /// Whether a client is known as somebody else's already, or as gone.
-    pub fn is_done(&self, client: FlowKey) -> bool {
-        self.maps.is_done(client)
+    /// Whether somebody else has taken this connection over already, or its client is gone, or has begun another one on its tuple.
+    pub fn is_over(&self, client: FlowKey, embryo: &Embryo) -> bool {
+        self.maps.is_over(client, embryo)
     }
 
     /// Makes a socket of a connection that is not bound. What the client has sent first can be read from it.

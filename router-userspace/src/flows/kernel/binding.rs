@@ -87,9 +87,9 @@ impl BindingMaps {
         self.embryos.insert(client, embryo, 0).map_err(|error| map_error(error).to_string())
     }
 
-    /// Whether what is known of a client names it as somebody else's: a flow's, a socket's, or nobody's.
-    pub fn is_done(&self, client: FlowKey) -> bool {
-        self.embryos.get(client).is_some_and(|embryo| embryo.state == EMBRYO_DONE)
+    /// Whether what is known of a client says that this connection of it is somebody else's (a flow's, a socket's, nobody's), or that it has begun another one.
+    pub fn is_over(&self, client: FlowKey, embryo: &Embryo) -> bool {
+        self.embryos.get(client).is_some_and(|now| now.state == EMBRYO_DONE || !now.is_same(embryo))
     }
 }
 

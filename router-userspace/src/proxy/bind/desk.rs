@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use router_common::abi::binding::Embryo;
 use router_common::abi::key::FlowKey;
 use router_common::abi::reason::{CookieEvent, RefuseReason, UnboundReason};
 
@@ -32,8 +33,8 @@ pub(super) struct Desk {
     waiting: HashMap<u32, Waiting>,
     /// Those whose instance has not acknowledged all that it was sent.
     bound: VecDeque<u32>,
-    /// Both, by the tuple of the client's packets.
-    slots: HashMap<FlowKey, u32>,
+    /// Both, by the tuple of the client's packets: the last connection that it has begun.
+    slots: HashMap<FlowKey, (u32, Embryo)>,
     /// Those whose head is not complete.
     unfinished: Assemblies,
 }
@@ -119,7 +120,7 @@ impl Desk {
         for _ in 0..self.bound.len() {
             let Some(slot) = self.bound.pop_front() else { break };
             if self.binder.progress(slot) == Progress::Acknowledged {
-                self.slots.remove(&self.binder.client_key(slot));
+                self.forget_client(self.binder.client_key(slot), slot);
                 self.binder.release(slot);
             } else {
                 self.bound.push_back(slot);
@@ -137,11 +138,17 @@ impl Desk {
     /// Puts a segment to what its client has sent before. What is complete is bound; what will not be gets a socket.
     fn arrived(&mut self, listener: Arc<Listener>, segment: Segment) -> Option<Revived> {
         let client = segment.client_key();
-        if let Some(&slot) = self.slots.get(&client) {
-            self.more(slot, segment);
+        if let Some((slot, embryo)) = self.slots.get(&client)
+            && embryo.is_same(&segment.embryo)
+        {
+            self.more(*slot, segment);
             return None;
         }
         let head = match self.unfinished.take(&client) {
+            Some(head) if !head.first.embryo.is_same(&segment.embryo) => {
+                head.listener.context.counters.refused.add(RefuseReason::ClientGone);
+                Unfinished::new(listener, First::begin(segment), Instant::now())
+            }
             Some(mut head) => {
                 if !head.first.add(segment) {
                     return self.wait_for_more(head);
@@ -149,7 +156,9 @@ impl Desk {
                 head
             }
             // What was told before somebody else took the connection over.
-            None if segment.seq != segment.embryo.seq && self.binder.is_done(client) => return None,
+            None if segment.seq != segment.embryo.seq && self.binder.is_over(client, &segment.embryo) => {
+                return None;
+            }
             None => Unfinished::new(listener, First::begin(segment), Instant::now()),
         };
         if head.first.payload.is_empty() {
@@ -169,7 +178,7 @@ impl Desk {
     /// The rest of a head has not come.
     fn give_up(&mut self, head: Unfinished) -> Option<Revived> {
         let Unfinished { listener, first, .. } = head;
-        if self.binder.is_done(first.client_key()) {
+        if self.binder.is_over(first.client_key(), &first.embryo) {
             // It has reset the connection.
             listener.context.counters.refused.add(RefuseReason::ClientGone);
             return None;
@@ -205,9 +214,16 @@ impl Desk {
         let client = self.binder.client_key(slot);
         let retracted = self.binder.retract(slot);
         if retracted {
-            self.slots.remove(&client);
+            self.forget_client(client, slot);
         }
         retracted
+    }
+
+    /// The client's next segment has nothing to do with this flow.
+    fn forget_client(&mut self, client: FlowKey, slot: u32) {
+        if self.slots.get(&client).is_some_and(|(known, _)| *known == slot) {
+            self.slots.remove(&client);
+        }
     }
 
     /// Binds a connection, waits for the rest of its head, or makes a socket for it.
@@ -238,7 +254,7 @@ impl Desk {
                             // Accepted, and not held by the daemon. Sockets are counted where they are served.
                             drop(listener.context.counters.accept());
                         }
-                        self.slots.insert(first.client_key(), slot);
+                        self.slots.insert(first.client_key(), (slot, first.embryo));
                         let (began, patience) = (Instant::now(), FIRST_PATIENCE);
                         let due = began + patience;
                         let waiting = Waiting {
