@@ -152,7 +152,7 @@ impl Layer4 {
         self.replies.hold(&tables.replies)?;
         self.next_hops.hold(&tables.next_hops)?;
         // Frames arrive by the first interface only.
-        self.links.hold(&tables.links[..2])?;
+        self.links.hold(&tables.links[..tables.links.len().min(2)])?;
         let counter = &tables.new_flows;
         fill(&self.new_flows, [counter.began.get(), counter.count.get(), 0, 0])?;
         fill(&self.answer_budget, [0; 2])?;
