@@ -159,7 +159,7 @@ reasons! {
         BindingClosed = "binding_closed",
         /// A keep-alive before the first packet, which was answered.
         BindingKeptAlive = "binding_kept_alive",
-        /// From a client that is not bound yet, and outside the window that it was given; the client sends it again.
+        /// From a client that is not bound yet: outside the window that it was given, or ahead of the packet by which its cookie can be checked; the client sends it again.
         BindingOutOfOrder = "binding_out_of_order",
         /// A first packet longer than the window that the client was given.
         BindingTooLong = "binding_too_long",
