@@ -20,7 +20,7 @@ pub unsafe trait SharedWithKernel: Sync {}
 
 // SAFETY: atomics only, 256 bytes.
 unsafe impl SharedWithKernel for Flow {}
-// SAFETY: atomics only, 40 bytes.
+// SAFETY: atomics only, 48 bytes.
 unsafe impl SharedWithKernel for NextHop {}
 
 // SAFETY: atomics only, 64 bytes.
@@ -44,7 +44,7 @@ unsafe impl SharedWithKernel for balance::FlowBucket {}
 // SAFETY: atomics only, 64 bytes.
 unsafe impl SharedWithKernel for balance::ReplyBucket {}
 
-// SAFETY: atomics only, 16 bytes.
+// SAFETY: atomics only, 24 bytes.
 unsafe impl SharedWithKernel for BindingSettings {}
 // SAFETY: atomics only, 1536 bytes.
 unsafe impl SharedWithKernel for Stash {}

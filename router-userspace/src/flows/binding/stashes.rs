@@ -64,3 +64,41 @@ fn chain(all: &[Stash], first: u32) -> Vec<u32> {
     let following = |index: &u32| all.get(*index as usize)?.next.get().checked_sub(1);
     std::iter::successors(Some(first), following).take(MAX_STASHES).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::{AsFd, FromRawFd};
+
+    use super::*;
+
+    fn stashes(count: usize) -> Stashes {
+        // SAFETY: a terminated name; the descriptor is new, and nobody else's.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"stashes".as_ptr(), 0)) };
+        file.set_len((count * size_of::<Stash>()) as u64).unwrap();
+        Stashes::new(Arc::new(Mapped::new(file.as_fd(), count).unwrap()), [])
+    }
+
+    #[test]
+    fn a_chain_is_taken_and_given_back_as_a_whole_or_not_at_all() {
+        let stashes = stashes(3);
+        assert_eq!(stashes.take(4), None);
+        assert_eq!(stashes.take(0), None);
+        let taken = stashes.take(3).unwrap();
+        assert_eq!(chain(&stashes.all, taken[0]), taken);
+        assert_eq!(stashes.take(1), None);
+    }
+
+    #[test]
+    fn what_was_given_back_rests_before_another_client_gets_it() {
+        let stashes = stashes(3);
+        let first = stashes.take(2).unwrap()[0];
+        let given_back = Instant::now();
+        stashes.give_back(first);
+        assert_eq!(stashes.take(1).unwrap(), [2], "what has rested longest comes first");
+        while stashes.take(2).is_none() {
+            std::thread::yield_now();
+        }
+        assert!(given_back.elapsed() >= REST);
+    }
+}
